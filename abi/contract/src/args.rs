@@ -1,0 +1,529 @@
+//! Argument structs of the step functions. Shapes are written `[rows, dim]`; all tensors are contiguous row-major
+//! unless a field says otherwise, and f32 unless it names another dtype.
+
+use crate::TensorRef;
+use crate::plugin::HostServicesV1;
+use abi_stable::StableAbi;
+
+/// Phases of a step. A step has one phase; rows of different phases are never mixed in one call.
+pub mod phase {
+    /// Prompt tokens, possibly one chunk of several.
+    pub const PREFILL: u32 = 0;
+    /// One new token a sequence.
+    pub const DECODE: u32 = 1;
+    /// Several drafted tokens a sequence.
+    pub const VERIFY: u32 = 2;
+}
+
+/// Classes of layers, by compression ratio.
+pub mod layer_class {
+    /// Ratio 0: sliding window only.
+    pub const WINDOW: u32 = 0;
+    /// Ratio 4: window, plus the compressed entries that the indexer selects.
+    pub const CSA: u32 = 1;
+    /// Ratio 128: window, plus all compressed entries.
+    pub const HCA: u32 = 2;
+}
+
+/// What is the same for every call of one layer in one step.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct StepCtx {
+    /// Bytes of this struct known to the host.
+    pub size: u32,
+    /// One of [`phase`].
+    pub phase: u32,
+    /// Layer number in the checkpoint, from 0. `u32::MAX` for calls outside the layers (`mhc.head`, transport).
+    pub layer: u32,
+    /// One of [`layer_class`].
+    pub layer_class: u32,
+    /// Tensor-parallel rank of this process and number of ranks.
+    pub rank: u32,
+    /// Number of ranks; heads and experts in the arguments are this rank's.
+    pub world: u32,
+    /// Step number of the engine, rising by one; for logs.
+    pub step: u64,
+    /// Device stream, 0 on the CPU.
+    pub stream: u64,
+    /// Services of the host; valid for the whole process.
+    pub host: *const HostServicesV1,
+}
+
+/// The rows of one sequence in a batch: `row_count` consecutive rows with consecutive positions.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct SeqSpan {
+    /// First row of the sequence.
+    pub row_begin: u32,
+    /// Number of rows, at least 1.
+    pub row_count: u32,
+    /// Position of the first row in its sequence, from 0.
+    pub position: u32,
+    /// Number of the prefill chunk these rows are, from 0; in decode the number of chunks that prefilled it.
+    pub chunk: u32,
+}
+
+/// A ragged batch: every row is one (sequence, position).
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct Batch {
+    /// Bytes of this struct known to the host.
+    pub size: u32,
+    /// Number of rows; all `[rows, ..]` tensors have this many.
+    pub n_rows: u32,
+    /// Number of sequences.
+    pub n_seqs: u32,
+    /// `[rows]` position of each row in its sequence; -1 marks a padded row.
+    pub positions: *const i32,
+    /// `[rows]` index into `seqs`.
+    pub row_seq: *const i32,
+    /// `[n_seqs]`.
+    pub seqs: *const SeqSpan,
+}
+
+/// Rotary tables of one layer, made by the host as `transformers` makes them (f32 products; design decision 9).
+/// Interleaved pairs: channel `2i` and `2i+1` of the *last* `2 * shape[1]` channels are rotated by row `position`.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct RopeTables {
+    /// `[max_positions, rope_dim / 2]` cosines.
+    pub cos: TensorRef,
+    /// `[max_positions, rope_dim / 2]` sines.
+    pub sin: TensorRef,
+}
+
+/// A pool of KV entries of one layer and component.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct PoolRef {
+    /// `[slots, entry_bytes]` bytes ([`crate::dtype::U8`]).
+    pub bytes: TensorRef,
+    /// One of [`crate::layout`]; what the bytes mean.
+    pub layout: u32,
+    /// Entries in a page: slot = page * `entries_per_page` + entry number within the page.
+    pub entries_per_page: u32,
+    /// `[n_seqs, table_width]` page of each sequence's n-th page of entries, -1 where none is mapped. Null in calls
+    /// that write by explicit slots.
+    pub table: *const i32,
+    /// Row length of `table`.
+    pub table_width: u32,
+}
+
+/// `attention.store`: norm, rope and store the window KV of each row.
+///
+/// `entry = rope(rms_norm(kv) * norm_weight)`, written to `out_slots[row]` of `pool` in the pool's layout. Writes
+/// nowhere else. Slots are distinct. Source: transformers `DeepseekV4Attention.forward` (`kv_norm`, rope).
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct StoreArgs {
+    /// Bytes of this struct known to the host.
+    pub size: u32,
+    /// Epsilon of the norm.
+    pub norm_eps: f32,
+    /// The rows.
+    pub batch: *const Batch,
+    /// `[rows, head_dim]` output of `wkv`, before the norm.
+    pub kv: TensorRef,
+    /// `[head_dim]` weight of `kv_norm`.
+    pub norm_weight: TensorRef,
+    /// Tables of this layer.
+    pub rope: RopeTables,
+    /// `[rows]` slot in `pool`; -1 writes nothing.
+    pub out_slots: *const i32,
+    /// Window pool of this layer.
+    pub pool: PoolRef,
+}
+
+/// `attention.compress` and `indexer.compress`: close groups of `ratio` tokens into one entry each, and keep the rows
+/// that later groups need.
+///
+/// For entry `e`, source list `s = sources[e * width ..][.. width]`, `width = ratio * (1 + overlap)`:
+/// per channel `d < dim`, softmax over the sources' scores and the weighted sum of their kv. With `overlap` the first
+/// `ratio` sources are the previous group and give channels `[0, dim)`, the last `ratio` are the closing group and give
+/// `[dim, 2 dim)`; without, each source gives `[0, dim)`. Then RMS norm with weight, rope at `entry_positions[e]`, and
+/// the store to `out_slots[e]`. A source is: `i >= 0` row `i` of this batch (score = `gate + ape[position % ratio]`);
+/// -1 absent (kv 0, score -inf); `i <= -2` state row `-(i + 2)`.
+/// Every row with `state_dst[row] >= 0` writes `[kv | gate + ape]` to that state row. State rows that are read are never
+/// among those written (design decision 2), so the order of reads and writes is free.
+/// Source: transformers `DeepseekV4CSACompressor`, `DeepseekV4HCACompressor`, `DeepseekV4Indexer`.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct CompressArgs {
+    /// Bytes of this struct known to the host.
+    pub size: u32,
+    /// Tokens in a group: 4 or 128.
+    pub ratio: u32,
+    /// 1 if groups overlap (ratio 4), else 0.
+    pub overlap: u32,
+    /// Number of entries to write.
+    pub n_entries: u32,
+    /// Epsilon of the norm.
+    pub norm_eps: f32,
+    /// The rows.
+    pub batch: *const Batch,
+    /// `[rows, (1 + overlap) * dim]` projected kv.
+    pub kv: TensorRef,
+    /// `[rows, (1 + overlap) * dim]` projected gate, without `ape`.
+    pub gate: TensorRef,
+    /// `[ratio, (1 + overlap) * dim]` added to the gate at `position % ratio`.
+    pub ape: TensorRef,
+    /// `[dim]` weight of the compressor's norm.
+    pub norm_weight: TensorRef,
+    /// Tables of this layer.
+    pub rope: RopeTables,
+    /// `[n_entries, width]` sources.
+    pub sources: *const i32,
+    /// `[n_entries]` position for rope: the first token of the group.
+    pub entry_positions: *const i32,
+    /// `[n_entries]` slot in `pool`.
+    pub out_slots: *const i32,
+    /// `[rows]` state row to write, or -1.
+    pub state_dst: *const i32,
+    /// `[state_rows, 2 * (1 + overlap) * dim]` rows of `[kv | score]`.
+    pub state: TensorRef,
+    /// Pool of the entries.
+    pub pool: PoolRef,
+}
+
+/// `attention.core`: one joint softmax over window, compressed entries and sink.
+///
+/// Row `r` at position `p` attends window positions `max(0, p - window + 1) ..= p` of its sequence and the compressed
+/// entries in `ids[r]` (without -1), or, when `ids` is null and `ratio > 0`, all entries `0 .. (p + 1) / ratio`.
+/// K and V are the same entry, shared by all heads. The sink adds `exp(sinks[h])` to the denominator and nothing to the
+/// sum. A row with nothing to attend gives zeros. Order of `ids` does not matter; they are distinct and causal.
+/// Source: transformers `eager_attention_forward`; SGLang `forward_c4_indexer` for the index form.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct CoreArgs {
+    /// Bytes of this struct known to the host.
+    pub size: u32,
+    /// Window in tokens, the row itself included.
+    pub window: u32,
+    /// Compression ratio of the layer; 0 means no compressed entries.
+    pub ratio: u32,
+    /// Row length of `ids`.
+    pub ids_width: u32,
+    /// Softmax scale, `head_dim^-1/2`.
+    pub scale: f32,
+    /// The rows.
+    pub batch: *const Batch,
+    /// `[rows, heads, head_dim]` queries, normed and roped.
+    pub q: TensorRef,
+    /// `[heads]` sink logits.
+    pub sinks: TensorRef,
+    /// Window pool; entry number = position.
+    pub swa: PoolRef,
+    /// Pool of compressed entries; ignored when `ratio` is 0.
+    pub entries: PoolRef,
+    /// `[rows, ids_width]` logical entry numbers, -1 padded; null for "all complete entries".
+    pub ids: *const i32,
+    /// Tables of this layer, for variants that take over the inverse rope.
+    pub rope: RopeTables,
+    /// `[rows, heads, head_dim]` output.
+    pub out: TensorRef,
+}
+
+/// `indexer.select`: score all complete entries of each row's sequence and keep the best `topk`.
+///
+/// `score[j] = sum_h w_h * relu(q_h . key_j) * index_dim^-1/2 * heads^-1/2`, `q = rope(wq_b q_lora)`,
+/// `w = weights_proj x`. Entries are `j < (position + 1) / 4`. Weights are signed, so a score of 0 is not "minus
+/// infinity". If there are at most `topk` entries, all are returned. Unused places of `ids` are -1, after the used ones.
+/// Ties may be broken either way; NaN scores are never selected before a number.
+/// Source: transformers `DeepseekV4Indexer`, `DeepseekV4IndexerScorer`.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct SelectArgs {
+    /// Bytes of this struct known to the host.
+    pub size: u32,
+    /// Compression ratio of the layer (4).
+    pub ratio: u32,
+    /// Number of index heads of this rank.
+    pub heads: u32,
+    /// Entries to keep a row.
+    pub topk: u32,
+    /// Row length of `scores`.
+    pub scores_width: u32,
+    /// The rows.
+    pub batch: *const Batch,
+    /// `[rows, q_lora_rank]` normed low-rank query.
+    pub q_lora: TensorRef,
+    /// `[rows, hidden]` input of the attention block.
+    pub x: TensorRef,
+    /// `[heads * index_dim, q_lora_rank]` f32 or bf16.
+    pub wq_b: TensorRef,
+    /// `[heads, hidden]` f32 or bf16.
+    pub weights_proj: TensorRef,
+    /// Tables of this layer.
+    pub rope: RopeTables,
+    /// Pool of index keys.
+    pub keys: PoolRef,
+    /// `[rows, topk]` logical entry numbers, -1 padded.
+    pub ids: *mut i32,
+    /// `[rows, scores_width]` all scores, a tap for evidence; null when not wanted. Entries past the last are untouched.
+    pub scores: *mut f32,
+}
+
+/// `moe.route`: choose experts and weights for each row.
+///
+/// `s = sqrt(softplus(gate x))` in f32. With `tid2eid`: ids = `tid2eid[input_id]`; else the `topk` largest of
+/// `s + bias`. Weights are the un-biased `s` at the ids, divided by their sum (+1e-20), times `routed_scale` only if the
+/// variant declares [`crate::capability`] for this kind of layer. Padded rows get ids -1 and weights 0.
+/// Source: transformers `DeepseekV4TopKRouter`, `DeepseekV4HashRouter`.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct RouteArgs {
+    /// Bytes of this struct known to the host.
+    pub size: u32,
+    /// Experts to choose a row.
+    pub topk: u32,
+    /// `routed_scaling_factor` of the checkpoint.
+    pub routed_scale: f32,
+    /// The rows.
+    pub batch: *const Batch,
+    /// `[rows, hidden]`.
+    pub x: TensorRef,
+    /// `[n_experts, hidden]` f32 or bf16.
+    pub gate: TensorRef,
+    /// `[n_experts]` correction bias; absent in hash layers.
+    pub bias: TensorRef,
+    /// `[vocab, topk]` i32 expert table; absent in top-k layers.
+    pub tid2eid: TensorRef,
+    /// `[rows]` token ids.
+    pub input_ids: *const i32,
+    /// `[rows, topk]` expert numbers.
+    pub ids: *mut i32,
+    /// `[rows, topk]` weights.
+    pub weights: *mut f32,
+}
+
+/// One routed expert: `w2( silu(min(w1 x, limit)) * clamp(w3 x, -limit, limit) )`.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct ExpertRef {
+    /// Gate projection `[inter, hidden]`, f32 or bf16.
+    pub w1: TensorRef,
+    /// Down projection `[hidden, inter]`, f32 or bf16.
+    pub w2: TensorRef,
+    /// Up projection `[inter, hidden]`, f32 or bf16.
+    pub w3: TensorRef,
+}
+
+/// `moe.experts`: run the chosen experts and sum them by weight.
+///
+/// `out[r] = routed_scale * sum_k weights[r,k] * expert(ids[r,k], x[r])`. Ids of -1 are skipped.
+/// `routed_scale` is what is left to apply: 1 if `route` applied it already. The result is this rank's partial sum.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct ExpertsArgs {
+    /// Bytes of this struct known to the host.
+    pub size: u32,
+    /// Experts chosen a row.
+    pub topk: u32,
+    /// Number of entries in `experts`.
+    pub n_experts: u32,
+    /// `swiglu_limit` of the checkpoint; infinity for none.
+    pub swiglu_limit: f32,
+    /// Factor still to be applied.
+    pub routed_scale: f32,
+    /// The rows.
+    pub batch: *const Batch,
+    /// `[rows, hidden]`.
+    pub x: TensorRef,
+    /// `[rows, topk]`.
+    pub ids: *const i32,
+    /// `[rows, topk]`.
+    pub weights: *const f32,
+    /// `[n_experts]`.
+    pub experts: *const ExpertRef,
+    /// `[rows, hidden]` output, overwritten.
+    pub out: TensorRef,
+}
+
+/// `mhc.pre`: collapse the residual streams into the input of a block, and make the weights of `mhc.post`.
+///
+/// `m = fn . (flat(streams) * rsqrt(mean(flat^2) + norm_eps))`; `pre = sigmoid(m[..hc] * scale0 + base) + hc_eps`;
+/// `post = 2 sigmoid(m[hc..2hc] * scale1 + base)`; `comb = softmax_rows(m[2hc..] * scale2 + base) + hc_eps`, one column
+/// normalisation, then `iters - 1` times row and column, each dividing by (sum + hc_eps). `x = sum_i pre_i streams_i`;
+/// if the variant declares `NORM_FUSED`, `x` is RMS-normed with `next_norm` as well.
+/// Source: transformers `DeepseekV4HyperConnection`.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct MhcPreArgs {
+    /// Bytes of this struct known to the host.
+    pub size: u32,
+    /// Sinkhorn iterations.
+    pub iters: u32,
+    /// Floor added in the gates and the normalisations.
+    pub hc_eps: f32,
+    /// Epsilon of the RMS norms.
+    pub norm_eps: f32,
+    /// The rows.
+    pub batch: *const Batch,
+    /// `[rows, hc, hidden]` residual streams.
+    pub streams: TensorRef,
+    /// `[(2 + hc) * hc, hc * hidden]` f32.
+    pub fn_weight: TensorRef,
+    /// `[(2 + hc) * hc]`.
+    pub base: TensorRef,
+    /// `[3]`.
+    pub scale: TensorRef,
+    /// `[hidden]` weight of the norm that follows; only read by variants that fuse it.
+    pub next_norm: TensorRef,
+    /// `[rows, hidden]` output.
+    pub x: TensorRef,
+    /// `[rows, hc]` output.
+    pub post: TensorRef,
+    /// `[rows, hc, hc]` output.
+    pub comb: TensorRef,
+}
+
+/// `mhc.post`: `out_k = post_k * f + sum_i comb[i, k] * streams_i` (the first index of `comb` is summed).
+///
+/// `out` is either exactly `streams` (in place) or disjoint from it. Source: transformers `DeepseekV4DecoderLayer`.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct MhcPostArgs {
+    /// Bytes of this struct known to the host.
+    pub size: u32,
+    /// The rows.
+    pub batch: *const Batch,
+    /// `[rows, hidden]` output of the block.
+    pub f: TensorRef,
+    /// `[rows, hc, hidden]` residual streams.
+    pub streams: TensorRef,
+    /// `[rows, hc]` from `mhc.pre`.
+    pub post: TensorRef,
+    /// `[rows, hc, hc]` from `mhc.pre`.
+    pub comb: TensorRef,
+    /// `[rows, hc, hidden]` output.
+    pub out: TensorRef,
+}
+
+/// `mhc.head`: the last collapse. `x = sum_i (sigmoid(m_i * scale + base_i) + hc_eps) streams_i`, `m` as in `mhc.pre`.
+///
+/// Source: transformers `DeepseekV4HyperHead`.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct MhcHeadArgs {
+    /// Bytes of this struct known to the host.
+    pub size: u32,
+    /// Floor added to the gate.
+    pub hc_eps: f32,
+    /// Epsilon of the RMS norm.
+    pub norm_eps: f32,
+    /// The rows.
+    pub batch: *const Batch,
+    /// `[rows, hc, hidden]`.
+    pub streams: TensorRef,
+    /// `[hc, hc * hidden]` f32.
+    pub fn_weight: TensorRef,
+    /// `[hc]`.
+    pub base: TensorRef,
+    /// `[1]`.
+    pub scale: TensorRef,
+    /// `[rows, hidden]` output.
+    pub x: TensorRef,
+}
+
+/// Components that a KV hand-off moves.
+pub mod component {
+    /// Window entries.
+    pub const SWA: u32 = 0;
+    /// Ratio-4 attention entries.
+    pub const C4: u32 = 1;
+    /// Ratio-128 attention entries.
+    pub const C128: u32 = 2;
+    /// Index keys.
+    pub const INDEX_KEYS: u32 = 3;
+    /// Compressor state rows of ratio-4 attention.
+    pub const C4_STATE: u32 = 4;
+    /// Compressor state rows of ratio-128 attention.
+    pub const C128_STATE: u32 = 5;
+    /// Compressor state rows of the indexer.
+    pub const INDEX_STATE: u32 = 6;
+
+    /// Names as they are printed, in the order of the numbers above.
+    pub const NAMES: &[&str] = &["swa", "c4", "c128", "index_keys", "c4_state", "c128_state", "index_state"];
+}
+
+/// One side of a component of one layer: `items` of equal size.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct Region {
+    /// One of [`component`].
+    pub component: u32,
+    /// Layer number in the checkpoint.
+    pub layer: u32,
+    /// First byte of item 0 on the sending side.
+    pub src: *const u8,
+    /// First byte of item 0 on the receiving side.
+    pub dst: *mut u8,
+    /// Bytes of one item (a page of entries, or a state row).
+    pub item_bytes: u64,
+    /// Items on the sending side.
+    pub src_items: u64,
+    /// Items on the receiving side.
+    pub dst_items: u64,
+}
+
+/// `kv_transport.register`: names all regions once, before the first put; a second call replaces them.
+/// May allocate. The regions stay valid until the next register or the end of the instance.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct RegisterArgs {
+    /// Bytes of this struct known to the host.
+    pub size: u32,
+    /// Number of regions.
+    pub n_regions: u32,
+    /// `[n_regions]`.
+    pub regions: *const Region,
+}
+
+/// `kv_transport.put`: start to move items of one component and layer for one request.
+///
+/// Item `src_items[i]` is copied to `dst_items[i]`. Completion is seen by `poll`; until then the source must not
+/// change and the destination must not be read. Puts of one room may complete in any order.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct PutArgs {
+    /// Bytes of this struct known to the host.
+    pub size: u32,
+    /// One of [`component`].
+    pub component: u32,
+    /// Layer number in the checkpoint.
+    pub layer: u32,
+    /// Number of items.
+    pub n_items: u32,
+    /// `bootstrap_room` of the request.
+    pub room: u64,
+    /// `[n_items]`.
+    pub src_items: *const i32,
+    /// `[n_items]`.
+    pub dst_items: *const i32,
+    /// Set to a ticket that is unique for the instance.
+    pub ticket: *mut u64,
+}
+
+/// States of a transfer. A state only rises; `FAILED` is final.
+pub mod transfer {
+    /// Accepted, not complete.
+    pub const PENDING: u32 = 0;
+    /// All bytes are in place.
+    pub const DONE: u32 = 1;
+    /// Given up; the destination holds anything.
+    pub const FAILED: u32 = 2;
+}
+
+/// `kv_transport.poll`: state of a ticket. Tickets are forgotten after they were reported done or failed.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct PollArgs {
+    /// Bytes of this struct known to the host.
+    pub size: u32,
+    /// Set to one of [`transfer`].
+    pub state: u32,
+    /// The ticket asked for.
+    pub ticket: u64,
+    /// Set to the bytes moved so far.
+    pub bytes: u64,
+}

@@ -1,0 +1,94 @@
+//! The borrowed tensor descriptor. It holds what a DLPack `DLTensor` holds, with the shape inline, so that the host
+//! builds it on the stack; a `DLTensor` view of it needs no copy.
+
+use abi_stable::StableAbi;
+use core::ffi::c_void;
+
+/// Element types. The numbers are stable.
+pub mod dtype {
+    /// IEEE binary32.
+    pub const F32: u32 = 1;
+    /// bfloat16, stored as its 16 bits.
+    pub const BF16: u32 = 2;
+    /// OCP e4m3fn, one byte.
+    pub const E4M3: u32 = 3;
+    /// Unsigned byte; also "bytes of a layout" in KV pools.
+    pub const U8: u32 = 4;
+    /// 32-bit signed integer.
+    pub const I32: u32 = 5;
+    /// 64-bit signed integer.
+    pub const I64: u32 = 6;
+}
+
+/// Devices, numbered as in DLPack.
+pub mod device {
+    /// Host memory.
+    pub const CPU: u32 = 1;
+    /// CUDA device memory.
+    pub const CUDA: u32 = 2;
+}
+
+/// A borrowed, row-major tensor of at most four dimensions. Valid for the duration of the call it is passed to.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct TensorRef {
+    /// First element; null means "not given", where the argument allows it.
+    pub data: *mut c_void,
+    /// Extent of each dimension in elements; entries at `ndim` and beyond are 1.
+    pub shape: [i64; 4],
+    /// Distance between neighbours of each dimension, in elements.
+    pub strides: [i64; 4],
+    /// One of [`dtype`].
+    pub dtype: u32,
+    /// Number of dimensions, 0 to 4.
+    pub ndim: u32,
+    /// One of [`device`].
+    pub device: u32,
+    /// Ordinal of the device.
+    pub device_id: u32,
+}
+
+impl TensorRef {
+    /// The tensor that is not there.
+    pub const NONE: Self = Self {
+        data: core::ptr::null_mut(),
+        shape: [0, 1, 1, 1],
+        strides: [1; 4],
+        dtype: 0,
+        ndim: 0,
+        device: device::CPU,
+        device_id: 0,
+    };
+}
+
+/// UTF-8 text that is borrowed from its owner and not terminated.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct Text {
+    /// First byte; may be dangling when `len` is 0.
+    pub ptr: *const u8,
+    /// Number of bytes.
+    pub len: usize,
+}
+
+/// Layout identities of KV entries. A layout names dtype, order of bytes and any rotation; two variants may share a
+/// pool only if their layouts are equal.
+pub mod layout {
+    /// Attention entry: `head_dim` f32 values, rope part last.
+    pub const KV_F32: u32 = 1;
+    /// Index key: `index_head_dim` f32 values, rope part last, no rotation.
+    pub const KEY_F32: u32 = 16;
+    /// Index key: `index_head_dim` bf16 values (round to nearest even), rope part last, no rotation.
+    pub const KEY_BF16: u32 = 17;
+    /// Index key: Hadamard rotation over all dimensions (times `dim^-1/2`), then e4m3 with one f32 scale an entry;
+    /// `dim` value bytes, then 4 scale bytes. The query is rotated and quantised the same way before scoring.
+    pub const KEY_FP8_HADAMARD: u32 = 18;
+
+    /// Names as they are printed, in the order of the numbers above.
+    pub const NAMES: &[(u32, &str)] = &[
+        (KV_F32, "kv-f32"),
+        (KEY_F32, "key-f32"),
+        (KEY_BF16, "key-bf16"),
+        (KEY_FP8_HADAMARD, "key-fp8-hadamard"),
+    ];
+}
