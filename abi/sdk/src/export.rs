@@ -1,0 +1,135 @@
+//! The export macro.
+
+/// Panic strategy of this build, as a literal for the manifest.
+#[cfg(panic = "unwind")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __panic_strategy {
+    () => {
+        "unwind"
+    };
+}
+
+/// Panic strategy of this build, as a literal for the manifest.
+#[cfg(not(panic = "unwind"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __panic_strategy {
+    () => {
+        "abort"
+    };
+}
+
+/// JSON of an optional base.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __base {
+    () => {
+        "null"
+    };
+    ($base:literal) => {
+        concat!("\"", $base, "\"")
+    };
+}
+
+/// The vtable of a seam with the listed ops.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __vtable {
+    ($seam:ident, $table:ident, $empty:expr, $plugin:ty, $($op:ident),+) => {{
+        static TABLE: $crate::abi::$table = {
+            let mut table = $empty;
+            $(table.$op = Some($crate::shims::$seam::$op::<$plugin>);)+
+            table
+        };
+        Some(&TABLE)
+    }};
+}
+
+/// The five seam pointers of a [`hotseam_abi::PluginV1`], of which one is set.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __with_seam {
+    (attention, $entry:ident, $plugin:ty, $($op:ident),+) => {
+        $entry.seam = $crate::abi::seam::ATTENTION;
+        $entry.attention = $crate::__vtable!(attention, AttentionV1,
+            $crate::abi::AttentionV1 { store: None, compress: None, core: None }, $plugin, $($op),+);
+    };
+    (indexer, $entry:ident, $plugin:ty, $($op:ident),+) => {
+        $entry.seam = $crate::abi::seam::INDEXER;
+        $entry.indexer = $crate::__vtable!(indexer, IndexerV1,
+            $crate::abi::IndexerV1 { compress: None, select: None }, $plugin, $($op),+);
+    };
+    (moe, $entry:ident, $plugin:ty, $($op:ident),+) => {
+        $entry.seam = $crate::abi::seam::MOE;
+        $entry.moe = $crate::__vtable!(moe, MoeV1,
+            $crate::abi::MoeV1 { route: None, experts: None }, $plugin, $($op),+);
+    };
+    (mhc, $entry:ident, $plugin:ty, $($op:ident),+) => {
+        $entry.seam = $crate::abi::seam::MHC;
+        $entry.mhc = $crate::__vtable!(mhc, MhcV1,
+            $crate::abi::MhcV1 { pre: None, post: None, head: None }, $plugin, $($op),+);
+    };
+    (kv_transport, $entry:ident, $plugin:ty, $($op:ident),+) => {
+        $entry.seam = $crate::abi::seam::KV_TRANSPORT;
+        $entry.kv_transport = $crate::__vtable!(kv_transport, KvTransportV1,
+            $crate::abi::KvTransportV1 { register: None, put: None, poll: None, cancel: None }, $plugin, $($op),+);
+    };
+}
+
+/// Exports a plugin: the static entry, the abi_stable root module and the C symbol. See the crate documentation.
+///
+/// `options` is a JSON object `{name: {type: "boolean" | "integer" | "number" | "string", default, values?, help}}`,
+/// `cpu` a JSON list of the CPU features that [`Plugin::probe`](crate::Plugin::probe) asks for.
+#[macro_export]
+macro_rules! export_plugin {
+    (
+        seam: $seam:ident, plugin: $plugin:ty, ops: [$($op:ident),+ $(,)?],
+        name: $name:literal, description: $description:literal,
+        $(base: $base:literal,)?
+        options: $options:literal, cpu: $cpu:literal $(,)?
+    ) => {
+        const MANIFEST: &str = concat!(
+            "{\"name\":\"", $name, "\",\"version\":\"", env!("CARGO_PKG_VERSION"), "\",\"description\":\"", $description,
+            "\",\"base\":", $crate::__base!($($base)?), ",\"options\":", $options, ",\"requires\":{\"cpu\":", $cpu,
+            "},\"panic\":\"", $crate::__panic_strategy!(), "\"}"
+        );
+
+        static PLUGIN: $crate::abi::PluginV1 = {
+            let mut entry = $crate::abi::PluginV1 {
+                size: size_of::<$crate::abi::PluginV1>() as u32,
+                contract: $crate::abi::CONTRACT,
+                seam: 0,
+                host_services: 1,
+                manifest: $crate::abi::Text { ptr: MANIFEST.as_ptr(), len: MANIFEST.len() },
+                probe: $crate::shims::probe::<$plugin>,
+                create: $crate::shims::create::<$plugin>,
+                info: $crate::shims::info::<$plugin>,
+                destroy: $crate::shims::destroy::<$plugin>,
+                attention: None,
+                indexer: None,
+                moe: None,
+                mhc: None,
+                kv_transport: None,
+            };
+            $crate::__with_seam!($seam, entry, $plugin, $($op),+);
+            entry
+        };
+
+        extern "C" fn plugin_v1() -> &'static $crate::abi::PluginV1 {
+            &PLUGIN
+        }
+
+        /// Entry for hosts that do not read abi_stable headers; see `hotseam_abi::C_ENTRY_SYMBOL`.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn hotseam_plugin_v1() -> *const $crate::abi::PluginV1 {
+            &PLUGIN
+        }
+
+        #[abi_stable::export_root_module]
+        fn root_module() -> $crate::abi::PluginMod {
+            use abi_stable::prefix_type::PrefixTypeTrait;
+            $crate::abi::PluginModVal { plugin_v1 }.leak_into_prefix()
+        }
+    };
+}

@@ -1,0 +1,174 @@
+//! `extern "C"` functions around the traits: argument checks, error text, and no unwinding.
+
+use crate::host::{Ctx, Host};
+use crate::{Error, Plugin, Result};
+use hotseam_abi::*;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+fn guard(host: Host, f: impl FnOnce() -> Result<()>) -> i32 {
+    let error = match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(Ok(())) => return OK,
+        Ok(Err(error)) => error,
+        Err(payload) => {
+            let what = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
+            let what = what.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or("no message".into());
+            Error { code: ERR_PANIC, message: format!("panicked: {what}") }
+        }
+    };
+    host.report(&error.message);
+    error.code
+}
+
+/// Runs one op of instance `this`.
+fn call<P, A>(this: *mut c_void, ctx: *const StepCtx, args: *const A, f: impl FnOnce(&P, &Ctx, &A) -> Result<()>) -> i32 {
+    // SAFETY: the host passes a live instance of P, a valid context and arguments of the op (contract).
+    let (plugin, ctx, args) = unsafe { (&*this.cast::<P>(), Ctx::from_raw(ctx), &*args) };
+    guard(*ctx.host(), || f(plugin, &ctx, args))
+}
+
+macro_rules! op {
+    ($(#[$doc:meta])* $seam:path, $name:ident, $args:ty, $view:ty) => {
+        $(#[$doc])*
+        pub extern "C" fn $name<P: $seam>(this: *mut c_void, ctx: *const StepCtx, args: *const $args) -> i32 {
+            // SAFETY: the host passes arguments as the contract says.
+            call::<P, $args>(this, ctx, args, |p, ctx, a| <P as $seam>::$name(p, ctx, unsafe { <$view>::from_raw(a)? }))
+        }
+    };
+}
+
+/// Ops of the attention seam.
+pub mod attention {
+    use super::*;
+    use crate::views;
+    op!(/// Shim of `attention.store`.
+        crate::Attention, store, StoreArgs, views::Store<'_>);
+    op!(/// Shim of `attention.compress`.
+        crate::Attention, compress, CompressArgs, views::Compress<'_>);
+    op!(/// Shim of `attention.core`.
+        crate::Attention, core, CoreArgs, views::Core<'_>);
+}
+
+/// Ops of the indexer seam.
+pub mod indexer {
+    use super::*;
+    use crate::views;
+    op!(/// Shim of `indexer.compress`.
+        crate::Indexer, compress, CompressArgs, views::Compress<'_>);
+    op!(/// Shim of `indexer.select`.
+        crate::Indexer, select, SelectArgs, views::Select<'_>);
+}
+
+/// Ops of the moe seam.
+pub mod moe {
+    use super::*;
+    use crate::views;
+    op!(/// Shim of `moe.route`.
+        crate::Moe, route, RouteArgs, views::Route<'_>);
+    op!(/// Shim of `moe.experts`.
+        crate::Moe, experts, ExpertsArgs, views::Experts<'_>);
+}
+
+/// Ops of the mhc seam.
+pub mod mhc {
+    use super::*;
+    use crate::views;
+    op!(/// Shim of `mhc.pre`.
+        crate::Mhc, pre, MhcPreArgs, views::MhcPre<'_>);
+    op!(/// Shim of `mhc.post`.
+        crate::Mhc, post, MhcPostArgs, views::MhcPost<'_>);
+    op!(/// Shim of `mhc.head`.
+        crate::Mhc, head, MhcHeadArgs, views::MhcHead<'_>);
+}
+
+/// Ops of the kv_transport seam.
+pub mod kv_transport {
+    use super::*;
+    use crate::KvTransport;
+    use crate::tensor::raw;
+    use crate::views::Put;
+
+    /// Shim of `kv_transport.register`.
+    pub extern "C" fn register<P: KvTransport>(this: *mut c_void, ctx: *const StepCtx, args: *const RegisterArgs) -> i32 {
+        call::<P, _>(this, ctx, args, |p, ctx, a| {
+            // SAFETY: the host passes `n_regions` regions.
+            p.register(ctx, unsafe { raw(a.regions, a.n_regions as usize, "regions")? })
+        })
+    }
+
+    /// Shim of `kv_transport.put`.
+    pub extern "C" fn put<P: KvTransport>(this: *mut c_void, ctx: *const StepCtx, args: *const PutArgs) -> i32 {
+        call::<P, _>(this, ctx, args, |p, ctx, a| {
+            // SAFETY: the host passes arguments as the contract says; `ticket` is writable.
+            unsafe {
+                let ticket = p.put(ctx, Put::from_raw(a)?)?;
+                *a.ticket = ticket;
+            }
+            Ok(())
+        })
+    }
+
+    /// Shim of `kv_transport.poll`.
+    pub extern "C" fn poll<P: KvTransport>(this: *mut c_void, ctx: *const StepCtx, args: *mut PollArgs) -> i32 {
+        call::<P, _>(this, ctx, args.cast_const(), |p, ctx, a| {
+            let (state, bytes) = p.poll(ctx, a.ticket)?;
+            // SAFETY: the host passes a writable struct, and `a` is not used after this.
+            unsafe {
+                (*args).state = state;
+                (*args).bytes = bytes;
+            }
+            Ok(())
+        })
+    }
+
+    /// Shim of `kv_transport.cancel`.
+    pub extern "C" fn cancel<P: KvTransport>(this: *mut c_void, ctx: *const StepCtx, ticket: u64) -> i32 {
+        call::<P, _>(this, ctx, &raw const ticket, |p, ctx, ticket| p.cancel(ctx, *ticket))
+    }
+}
+
+/// Shim of `PluginV1::probe`.
+pub extern "C" fn probe<P: Plugin>(host: *const HostServicesV1) -> i32 {
+    // SAFETY: the host passes its services.
+    guard(unsafe { Host::from_raw(host) }, P::probe)
+}
+
+/// Shim of `PluginV1::create`.
+pub extern "C" fn create<P: Plugin>(host: *const HostServicesV1, options: Text, out: *mut *mut c_void) -> i32 {
+    // SAFETY: the host passes its services.
+    let host = unsafe { Host::from_raw(host) };
+    guard(host, || {
+        // SAFETY: the host passes borrowed text.
+        let json = unsafe { crate::tensor::raw(options.ptr, options.len, "options")? };
+        let options = serde_json::from_slice(json).map_err(|e| Error::argument(format!("options: {e}")))?;
+        let instance = Box::new(P::create(host, options)?);
+        // SAFETY: `out` is writable by the contract.
+        unsafe { *out = Box::into_raw(instance).cast() };
+        Ok(())
+    })
+}
+
+/// Shim of `PluginV1::info`.
+pub extern "C" fn info<P: Plugin>(this: *mut c_void, info: *mut InfoV1) -> i32 {
+    // SAFETY: the host passes a live instance and a writable struct.
+    let (plugin, out) = unsafe { (&*this.cast::<P>(), &mut *info) };
+    match catch_unwind(AssertUnwindSafe(|| plugin.info(out.dim as usize))) {
+        Ok(i) => {
+            *out = InfoV1 {
+                capabilities: i.capabilities,
+                phases: i.phases,
+                layout: i.layout,
+                entry_bytes: i.entry_bytes,
+                ..*out
+            };
+            OK
+        }
+        Err(_) => ERR_PANIC,
+    }
+}
+
+/// Shim of `PluginV1::destroy`.
+pub extern "C" fn destroy<P: Plugin>(this: *mut c_void) {
+    // SAFETY: `this` came from `create` and is not used again. A panic in Drop is caught and dropped.
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(unsafe { Box::from_raw(this.cast::<P>()) })));
+}

@@ -1,0 +1,146 @@
+//! From [`TensorRef`] to slices, with every check that makes the slice sound and the shape right.
+
+use crate::{Error, Result};
+use hotseam_abi::{TensorRef, device, dtype};
+use hotseam_ops::{Mat, Weight};
+
+fn elements(t: &TensorRef) -> Option<usize> {
+    let mut n = 1usize;
+    for d in 0..t.ndim as usize {
+        n = n.checked_mul(usize::try_from(t.shape[d]).ok()?)?;
+    }
+    Some(n)
+}
+
+fn describe(t: &TensorRef) -> String {
+    format!("{:?} dtype {}", &t.shape[..(t.ndim as usize).min(4)], t.dtype)
+}
+
+/// Checks device, rank, dtype, contiguity and alignment; returns the number of elements.
+fn check(t: &TensorRef, what: &str, ndim: u32, want: &[u32], align: usize) -> Result<usize> {
+    if t.ndim > 4 || t.ndim != ndim || !want.contains(&t.dtype) {
+        return Err(Error::argument(format!("{what} is {}, expected {ndim} dimensions, dtype {want:?}", describe(t))));
+    }
+    if t.device != device::CPU {
+        return Err(Error::argument(format!("{what} is on device {}, this plugin runs on the CPU", t.device)));
+    }
+    let mut stride = 1i64;
+    for d in (0..ndim as usize).rev() {
+        if t.shape[d] > 1 && t.strides[d] != stride {
+            return Err(Error::argument(format!("{what} is not contiguous: strides {:?}", &t.strides[..ndim as usize])));
+        }
+        stride = stride.saturating_mul(t.shape[d]);
+    }
+    let n = elements(t).ok_or_else(|| Error::argument(format!("{what} has an impossible shape {}", describe(t))))?;
+    if n > 0 && t.data.is_null() {
+        return Err(Error::argument(format!("{what} is missing")));
+    }
+    if t.data.addr() % align != 0 {
+        return Err(Error::argument(format!("{what} is not aligned to {align} bytes")));
+    }
+    Ok(n)
+}
+
+/// Slice of `n` elements at `ptr`; empty if `n` is 0.
+///
+/// # Safety
+/// If `n > 0`, `ptr` is valid for `n` reads of `T` for `'a` and nothing writes them meanwhile.
+pub(crate) unsafe fn raw<'a, T>(ptr: *const T, n: usize, what: &str) -> Result<&'a [T]> {
+    if n == 0 {
+        return Ok(&[]);
+    }
+    if ptr.is_null() {
+        return Err(Error::argument(format!("{what} is missing")));
+    }
+    // SAFETY: the caller's contract.
+    Ok(unsafe { std::slice::from_raw_parts(ptr, n) })
+}
+
+/// As [`raw`], mutable.
+///
+/// # Safety
+/// If `n > 0`, `ptr` is valid for `n` reads and writes of `T` for `'a`, and nothing else touches them meanwhile.
+pub(crate) unsafe fn raw_mut<'a, T>(ptr: *mut T, n: usize, what: &str) -> Result<&'a mut [T]> {
+    if n == 0 {
+        return Ok(&mut []);
+    }
+    if ptr.is_null() {
+        return Err(Error::argument(format!("{what} is missing")));
+    }
+    // SAFETY: the caller's contract.
+    Ok(unsafe { std::slice::from_raw_parts_mut(ptr, n) })
+}
+
+/// An f32 tensor of `shape`.
+///
+/// # Safety
+/// The tensor's memory is valid for its shape for `'a`, and not written meanwhile.
+pub(crate) unsafe fn f32s<'a>(t: &TensorRef, what: &str, shape: &[usize]) -> Result<&'a [f32]> {
+    let n = check(t, what, shape.len() as u32, &[dtype::F32], 4)?;
+    same_shape(t, what, shape)?;
+    // SAFETY: the caller's contract; the checks above.
+    unsafe { raw(t.data.cast::<f32>(), n, what) }
+}
+
+/// As [`f32s`], mutable.
+///
+/// # Safety
+/// The tensor's memory is valid for its shape for `'a`, and touched by nobody else meanwhile.
+pub(crate) unsafe fn f32s_mut<'a>(t: &TensorRef, what: &str, shape: &[usize]) -> Result<&'a mut [f32]> {
+    let n = check(t, what, shape.len() as u32, &[dtype::F32], 4)?;
+    same_shape(t, what, shape)?;
+    // SAFETY: the caller's contract; the checks above.
+    unsafe { raw_mut(t.data.cast::<f32>(), n, what) }
+}
+
+/// A weight matrix `[n, k]` in f32 or bf16.
+///
+/// # Safety
+/// As [`f32s`].
+pub(crate) unsafe fn mat<'a>(t: &TensorRef, what: &str, shape: [usize; 2]) -> Result<Mat<'a>> {
+    let align = if t.dtype == dtype::BF16 { 2 } else { 4 };
+    let n = check(t, what, 2, &[dtype::F32, dtype::BF16], align)?;
+    same_shape(t, what, &shape)?;
+    // SAFETY: the caller's contract; dtype and alignment are checked above.
+    let data = unsafe {
+        match t.dtype {
+            dtype::BF16 => Weight::Bf16(raw(t.data.cast::<u16>(), n, what)?),
+            _ => Weight::F32(raw(t.data.cast::<f32>(), n, what)?),
+        }
+    };
+    Ok(Mat { data, n: shape[0], k: shape[1] })
+}
+
+/// An i32 tensor of two dimensions, `width` wide.
+///
+/// # Safety
+/// As [`f32s`].
+pub(crate) unsafe fn i32s<'a>(t: &TensorRef, what: &str, width: usize) -> Result<&'a [i32]> {
+    let n = check(t, what, 2, &[dtype::I32], 4)?;
+    if t.shape[1] != width as i64 {
+        return Err(Error::argument(format!("{what} is {}, expected {width} columns", describe(t))));
+    }
+    // SAFETY: the caller's contract; the checks above.
+    unsafe { raw(t.data.cast::<i32>(), n, what) }
+}
+
+/// A pool `[slots, entry_bytes]` of bytes, aligned for f32; returns (slots, entry_bytes).
+pub(crate) fn pool_shape(t: &TensorRef, what: &str) -> Result<(usize, usize)> {
+    check(t, what, 2, &[dtype::U8], 4)?;
+    Ok((t.shape[0] as usize, t.shape[1] as usize))
+}
+
+/// Extent of dimension `d`.
+pub(crate) fn dim(t: &TensorRef, d: usize, what: &str) -> Result<usize> {
+    if d >= t.ndim as usize || d >= 4 {
+        return Err(Error::argument(format!("{what} is {}, expected more dimensions", describe(t))));
+    }
+    usize::try_from(t.shape[d]).map_err(|_| Error::argument(format!("{what} has a negative extent")))
+}
+
+fn same_shape(t: &TensorRef, what: &str, shape: &[usize]) -> Result<()> {
+    if shape.iter().zip(&t.shape).any(|(want, have)| *want as i64 != *have) {
+        return Err(Error::argument(format!("{what} is {}, expected {shape:?}", describe(t))));
+    }
+    Ok(())
+}
