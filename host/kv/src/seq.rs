@@ -1,0 +1,58 @@
+//! What one sequence holds in a store.
+
+use crate::{C4_RING, C128_RING};
+
+/// Pages and state rows of one sequence. Made by [`crate::KvStore::open`], given back by [`crate::KvStore::close`].
+#[derive(Debug)]
+pub struct SeqKv {
+    /// Committed positions.
+    pub(crate) len: usize,
+    /// Full pages, in order of position; all that the sequence may ever need are reserved when it is opened.
+    pub(crate) pages: Vec<i32>,
+    /// Window pages by position / 256; -1 where not mapped.
+    pub(crate) window_pages: Vec<i32>,
+    /// State row of position p at `p % 8`, -1 where none.
+    pub(crate) c4_ring: [i32; C4_RING],
+    /// State row of position p at `p % 128`, -1 where none.
+    pub(crate) c128_ring: [i32; C128_RING],
+    /// Rows that the running step writes: (position, row).
+    pub(crate) c4_fresh: Vec<(usize, i32)>,
+    /// As `c4_fresh`.
+    pub(crate) c128_fresh: Vec<(usize, i32)>,
+}
+
+impl SeqKv {
+    pub(crate) fn new(pages: Vec<i32>) -> Self {
+        let n = pages.len();
+        Self {
+            len: 0,
+            pages,
+            window_pages: vec![-1; n],
+            c4_ring: [-1; C4_RING],
+            c128_ring: [-1; C128_RING],
+            c4_fresh: Vec::with_capacity(C4_RING),
+            c128_fresh: Vec::with_capacity(C128_RING),
+        }
+    }
+
+    /// Number of committed positions.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is committed yet.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// Positions whose state rows must be kept when `len` positions are committed: of the previous ratio-4 group and the
+/// open one.
+pub(crate) fn c4_kept(len: usize) -> std::ops::Range<usize> {
+    (len / 4 * 4).saturating_sub(4)..len
+}
+
+/// As [`c4_kept`], of the open ratio-128 group.
+pub(crate) fn c128_kept(len: usize) -> std::ops::Range<usize> {
+    len / 128 * 128..len
+}

@@ -1,0 +1,191 @@
+//! The plan against a slow model of what each list must say, over random chunkings.
+
+use hotseam_kv::{KvConfig, KvStore, LayerLayout, Layout, Plan, SeqKv};
+use hotseam_model::{LayerClass, ModelConfig};
+use std::collections::HashMap;
+
+fn model() -> ModelConfig {
+    ModelConfig {
+        vocab_size: 64,
+        hidden_size: 32,
+        num_hidden_layers: 3,
+        num_attention_heads: 2,
+        head_dim: 16,
+        qk_rope_head_dim: 8,
+        q_lora_rank: 8,
+        o_lora_rank: 8,
+        o_groups: 1,
+        sliding_window: 128,
+        compress_ratios: vec![0, 4, 128],
+        rope_theta: 1e4,
+        compress_rope_theta: 16e4,
+        rope_scaling: None,
+        max_position_embeddings: 4096,
+        index_n_heads: 2,
+        index_head_dim: 16,
+        index_topk: 8,
+        n_routed_experts: 4,
+        n_shared_experts: 1,
+        num_experts_per_tok: 2,
+        moe_intermediate_size: 16,
+        num_hash_layers: 1,
+        routed_scaling_factor: 1.5,
+        swiglu_limit: 10.0,
+        hc_mult: 4,
+        hc_sinkhorn_iters: 20,
+        hc_eps: 1e-6,
+        rms_norm_eps: 1e-6,
+        bos_token_id: 0,
+        eos_token_id: 1,
+        pad_token_id: None,
+    }
+}
+
+fn layouts() -> Vec<LayerLayout> {
+    let kv = Layout { id: 1, entry_bytes: 64 };
+    let keys = Layout { id: 17, entry_bytes: 32 };
+    let of = |class| LayerLayout { kv, keys: (class == LayerClass::Csa).then_some(keys) };
+    vec![of(LayerClass::Window), of(LayerClass::Csa), of(LayerClass::Hca)]
+}
+
+fn store() -> KvStore {
+    let mut store = KvStore::new(&model(), KvConfig { pages: 64, max_seqs: 4, max_rows: 600 });
+    store.ensure(&layouts());
+    store
+}
+
+/// What position each state row and slot holds, as the plan told it to be written.
+#[derive(Default)]
+struct Shadow {
+    state: HashMap<(u32, i32), i32>,
+    window: HashMap<i32, (usize, i32)>,
+}
+
+impl Shadow {
+    /// Checks the sources of the step against the shadow, then applies its writes.
+    fn step(&mut self, plan: &Plan, ids: &[usize]) {
+        for (ratio, width, lists) in [(4u32, 8, &plan.c4), (128, 128, &plan.c128)] {
+            for (entry, first) in lists.entry_positions.iter().enumerate() {
+                let sources = &lists.sources[entry * width..(entry + 1) * width];
+                let expected = *first - (width as i32 - ratio as i32)..*first + ratio as i32;
+                for (source, position) in sources.iter().zip(expected) {
+                    let found = match *source {
+                        -1 => -1,
+                        row if row >= 0 => plan.positions[row as usize],
+                        state => self.state[&(ratio, -(state + 2))],
+                    };
+                    assert_eq!(found, position.max(-1), "ratio {ratio}, entry at {first}");
+                }
+            }
+        }
+        for (ratio, lists) in [(4u32, &plan.c4), (128, &plan.c128)] {
+            for (row, dst) in lists.state_dst.iter().enumerate().filter(|(_, dst)| **dst >= 0) {
+                assert!(!lists.sources.contains(&-(dst + 2)), "a row that is read is written in the same step");
+                self.state.insert((ratio, *dst), plan.positions[row]);
+            }
+        }
+        for (row, slot) in plan.window_slots.iter().enumerate() {
+            let seq = plan.row_seq[row] as usize;
+            self.window.insert(*slot, (ids[seq], plan.positions[row]));
+        }
+        for (row, position) in plan.positions.iter().enumerate() {
+            let seq = plan.row_seq[row] as usize;
+            for p in (position - 127).max(0)..=*position {
+                let page = plan.window_table[seq * plan.table_width + p as usize / 256];
+                assert_eq!(self.window[&(page * 256 + p % 256)], (ids[seq], p), "window of row {row}");
+            }
+        }
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) as usize % n
+    }
+}
+
+#[test]
+fn random_chunks_of_four_sequences_address_the_right_positions_and_leak_nothing() {
+    let mut random = Random(7);
+    for round in 0..20 {
+        let mut store = store();
+        let free = store.free_pages();
+        let mut seqs: Vec<SeqKv> = (0..4).map(|_| store.open(2048).unwrap()).collect();
+        let mut shadow = Shadow::default();
+        let mut plan = Plan::default();
+        for _ in 0..40 {
+            plan.begin(2048);
+            let mut planned = Vec::new();
+            for (id, seq) in seqs.iter_mut().enumerate() {
+                let rows = match random.below(4) {
+                    0 => 0,
+                    1 => 1,
+                    _ => 1 + random.below(if round % 2 == 0 { 300 } else { 9 }),
+                };
+                if rows > 0 && seq.len() + rows <= 2048 {
+                    plan.add(&mut store, seq, rows, 0).unwrap();
+                    planned.push((id, rows));
+                }
+            }
+            let ids: Vec<usize> = planned.iter().map(|(id, _)| *id).collect();
+            let failed = random.below(5) == 0;
+            if !failed {
+                shadow.step(&plan, &ids);
+            }
+            for (id, rows) in planned {
+                match failed {
+                    true => store.abort(&mut seqs[id]),
+                    false => store.commit(&mut seqs[id], rows),
+                }
+            }
+        }
+        seqs.into_iter().for_each(|seq| store.close(seq));
+        assert_eq!(store.free_pages(), free);
+        let mut again: Vec<SeqKv> = (0..4).map(|_| store.open(2048).unwrap()).collect();
+        plan.begin(2048);
+        for seq in &mut again {
+            plan.add(&mut store, seq, 600, 0).expect("window pages and state rows came back");
+        }
+    }
+}
+
+#[test]
+fn a_saved_or_received_sequence_goes_on_like_the_original() {
+    for len in [1, 3, 4, 5, 127, 128, 129, 255, 256, 257, 260, 511, 600] {
+        let (mut from, mut to) = (store(), store());
+        let mut seq = from.open(1024).unwrap();
+        let mut plan = Plan::default();
+        plan.begin(1024);
+        plan.add(&mut from, &mut seq, len, 0).unwrap();
+        from.commit(&mut seq, len);
+        let saved = from.save(&seq, &layouts());
+        let restored = to.restore(&saved, &layouts(), 1024).unwrap();
+        assert_eq!(restored.len(), len);
+        let (received, transfers) = to.receive(&seq, &layouts(), 1024).unwrap();
+        assert_eq!(received.len(), len);
+        assert!(transfers.iter().all(|t| t.src.len() == t.dst.len() && !t.dst.contains(&-1) && !t.src.contains(&-1)));
+        let regions = from.regions(&to, &layouts());
+        for t in &transfers {
+            assert!(regions.iter().any(|r| (r.component, r.layer) == (t.component, t.layer)), "{t:?} has no region");
+        }
+        let state = |component| transfers.iter().filter(|t| t.component == component).map(|t| t.src.len()).sum::<usize>();
+        assert_eq!(state(hotseam_abi::component::C128_STATE), len % 128, "the open ratio-128 group of {len}");
+        assert_eq!(state(hotseam_abi::component::C4_STATE), len - (len / 4 * 4).saturating_sub(4), "of {len}");
+        let (a, b) = (to.free_pages(), to.total_pages());
+        to.close(restored);
+        to.close(received);
+        assert_eq!(to.free_pages(), b, "{a} were free before");
+    }
+}
+
+#[test]
+fn running_out_is_an_error_that_says_what() {
+    let mut store = KvStore::new(&model(), KvConfig { pages: 2, max_seqs: 1, max_rows: 16 });
+    store.ensure(&layouts());
+    let error = store.open(3 * 256).unwrap_err().to_string();
+    assert_eq!(error, "KV pool: 3 pages wanted, 2 free; raise engine.pages or lower engine.max_context");
+    assert_eq!(store.free_pages(), 2);
+}
