@@ -1,0 +1,75 @@
+//! Sizes and topology of an engine.
+
+use crate::EngineError;
+use hotseam_kv::PAGE_TOKENS;
+use hotseam_model::ModelConfig;
+pub use hotseam_slots::Topology;
+
+/// Sizes and topology of an engine.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// Sequences that run at once; more wait.
+    pub max_seqs: usize,
+    /// Longest prompt and answer together, in tokens.
+    pub max_context: usize,
+    /// Most rows of a prefill step.
+    pub chunk: usize,
+    /// Full KV pages of 256 positions; `None` for as many as `max_seqs` sequences of `max_context` need.
+    pub pages: Option<usize>,
+    /// One store, or a prefill and a decode store with a hand-off between them.
+    pub topology: Topology,
+    /// Entries that the indexer keeps, in place of the checkpoint's number.
+    pub index_topk: Option<usize>,
+    /// Bytes of saved prefill states that requests with `reuse_prefill` may start from.
+    pub prefix_cache_bytes: usize,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            max_seqs: 8,
+            max_context: 8192,
+            chunk: 512,
+            pages: None,
+            topology: Topology::Single,
+            index_topk: None,
+            prefix_cache_bytes: 256 << 20,
+        }
+    }
+}
+
+impl EngineConfig {
+    /// Full pages of each store.
+    pub fn total_pages(&self) -> usize {
+        self.pages.unwrap_or(self.max_seqs * self.max_context.div_ceil(PAGE_TOKENS))
+    }
+
+    /// Largest number of rows of any step.
+    pub(crate) fn max_rows(&self) -> usize {
+        self.chunk.max(self.max_seqs)
+    }
+
+    pub(crate) fn validate(&self, model: &ModelConfig) -> Result<(), EngineError> {
+        let fail = |field: &'static str, expected: String, found: usize| {
+            Err(EngineError::Config { field, expected, found: found.to_string() })
+        };
+        if !(1..=1024).contains(&self.max_seqs) {
+            return fail("engine.max_seqs", "1 to 1024".into(), self.max_seqs);
+        }
+        if !(1..=65536).contains(&self.chunk) {
+            return fail("engine.chunk", "1 to 65536".into(), self.chunk);
+        }
+        let limit = model.max_position_embeddings;
+        if self.max_context == 0 || self.max_context > limit {
+            return fail("engine.max_context", format!("1 to the model's max_position_embeddings, {limit}"), self.max_context);
+        }
+        let least = self.max_context.div_ceil(PAGE_TOKENS);
+        if self.total_pages() < least {
+            return fail("engine.pages", format!("at least {least} for one sequence of max_context"), self.total_pages());
+        }
+        match self.index_topk {
+            Some(0) => fail("engine.index_topk", "at least 1".into(), 0),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The handle to an engine.
+
+use crate::request::{Handle, Request};
+use crate::scheduler::Scheduler;
+use crate::sequence::Ticket;
+use crate::{EngineConfig, EngineError, SubmitError};
+use crossbeam_channel::{Sender, unbounded};
+use hotseam_model::Model;
+use hotseam_slots::Slots;
+use serde::Serialize;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+/// Requests that may wait; more are refused.
+const MAX_WAITING: usize = 256;
+
+/// Counters that the engine thread publishes after each step.
+#[derive(Debug, Default)]
+pub(crate) struct Published {
+    pub(crate) step: AtomicU64,
+    pub(crate) running: AtomicUsize,
+    pub(crate) waiting: AtomicUsize,
+    pub(crate) free_pages: AtomicUsize,
+    pub(crate) total_pages: AtomicUsize,
+    pub(crate) prompt_tokens: AtomicU64,
+    pub(crate) generated_tokens: AtomicU64,
+    pub(crate) stopped: AtomicBool,
+}
+
+/// State of an engine.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct EngineStats {
+    /// Steps run.
+    pub step: u64,
+    /// Requests that run.
+    pub running: usize,
+    /// Requests that wait.
+    pub waiting: usize,
+    /// Full KV pages that are free, of the store that prompts go to.
+    pub free_pages: usize,
+    /// Full KV pages of that store.
+    pub total_pages: usize,
+    /// Prompt tokens processed.
+    pub prompt_tokens: u64,
+    /// Tokens generated.
+    pub generated_tokens: u64,
+}
+
+struct Shared {
+    requests: Mutex<Option<Sender<Ticket>>>,
+    published: Arc<Published>,
+    model: Arc<Model>,
+    slots: Arc<Slots>,
+    config: EngineConfig,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A running engine. Clones are handles to the same one; it stops when [`Engine::shutdown`] is called or the last
+/// handle goes.
+#[derive(Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+impl Engine {
+    /// Starts the engine thread. Assignments are looked up by name in `slots` for each step.
+    ///
+    /// # Errors
+    /// If a size cannot work, or no thread can be had.
+    pub fn start(model: Arc<Model>, slots: Arc<Slots>, config: EngineConfig) -> Result<Self, EngineError> {
+        config.validate(&model.config)?;
+        let (requests, incoming) = unbounded();
+        let published = Arc::new(Published::default());
+        published.total_pages.store(config.total_pages(), Ordering::Relaxed);
+        published.free_pages.store(config.total_pages(), Ordering::Relaxed);
+        let thread = std::thread::Builder::new().name("engine".into()).spawn({
+            let (model, slots, config) = (Arc::clone(&model), Arc::clone(&slots), config.clone());
+            let published = Arc::clone(&published);
+            move || Scheduler::new(model, slots, config, published).run(incoming)
+        })?;
+        let shared = Shared {
+            requests: Mutex::new(Some(requests)),
+            published,
+            model,
+            slots,
+            config,
+            thread: Mutex::new(Some(thread)),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Hands a request over.
+    ///
+    /// # Errors
+    /// If it can never run, or too many wait.
+    pub fn submit(&self, request: Request) -> Result<Handle, SubmitError> {
+        self.check(&request)?;
+        let waiting = self.shared.published.waiting.fetch_add(1, Ordering::Relaxed);
+        let refuse = |error| {
+            self.shared.published.waiting.fetch_sub(1, Ordering::Relaxed);
+            Err(error)
+        };
+        if waiting >= MAX_WAITING {
+            return refuse(SubmitError::Full(waiting));
+        }
+        let (events, receiver) = unbounded();
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let ticket = Ticket { request, events, cancelled: Arc::clone(&cancelled) };
+        let requests = self.shared.requests.lock().unwrap_or_else(|e| e.into_inner());
+        match requests.as_ref().map(|r| r.send(ticket)) {
+            Some(Ok(())) => Ok(Handle { events: receiver, cancelled }),
+            _ => refuse(SubmitError::Stopped),
+        }
+    }
+
+    fn check(&self, request: &Request) -> Result<(), SubmitError> {
+        let vocab_size = self.shared.model.config.vocab_size;
+        if request.prompt.is_empty() {
+            return Err(SubmitError::EmptyPrompt);
+        }
+        if request.max_tokens == 0 {
+            return Err(SubmitError::NoTokens);
+        }
+        let mut tokens = request.prompt.iter().chain(&request.forced);
+        if let Some(token) = tokens.find(|t| **t as usize >= vocab_size) {
+            return Err(SubmitError::Token { token: *token, vocab_size });
+        }
+        let (prompt, max_tokens, max_context) = (request.prompt.len(), request.max_tokens, self.shared.config.max_context);
+        if prompt.saturating_add(max_tokens) > max_context {
+            return Err(SubmitError::Context { max_context, prompt, max_tokens });
+        }
+        let s = request.sampling;
+        let sampling = |field, expected, found: f32| Err(SubmitError::Sampling { field, expected, found: found.to_string() });
+        if !(0.0..=100.0).contains(&s.temperature) {
+            return sampling("temperature", "0 to 100", s.temperature);
+        }
+        if !(0.0..=1.0).contains(&s.top_p) {
+            return sampling("top_p", "0 to 1", s.top_p);
+        }
+        let largest = self.shared.config.chunk;
+        if let Some(bad) = request.chunks.iter().find(|c| **c == 0 || **c > largest) {
+            return sampling("chunks", "sizes of 1 to engine.chunk", *bad as f32);
+        }
+        match self.shared.slots.snapshot(&request.assignment) {
+            Some(_) => Ok(()),
+            None => Err(SubmitError::Assignment {
+                name: request.assignment.clone(),
+                known: self.shared.slots.names().join(", "),
+            }),
+        }
+    }
+
+    /// Counters as of the last step.
+    pub fn stats(&self) -> EngineStats {
+        let p = &self.shared.published;
+        EngineStats {
+            step: p.step.load(Ordering::Relaxed),
+            running: p.running.load(Ordering::Relaxed),
+            waiting: p.waiting.load(Ordering::Relaxed),
+            free_pages: p.free_pages.load(Ordering::Relaxed),
+            total_pages: p.total_pages.load(Ordering::Relaxed),
+            prompt_tokens: p.prompt_tokens.load(Ordering::Relaxed),
+            generated_tokens: p.generated_tokens.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether the engine takes requests.
+    pub fn is_running(&self) -> bool {
+        !self.shared.published.stopped.load(Ordering::Relaxed)
+    }
+
+    /// The model it serves.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.shared.model
+    }
+
+    /// The assignments it serves with.
+    pub fn slots(&self) -> &Arc<Slots> {
+        &self.shared.slots
+    }
+
+    /// Its sizes.
+    pub fn config(&self) -> &EngineConfig {
+        &self.shared.config
+    }
+
+    /// Takes no more requests, finishes those it has, and waits for the thread to end. Cancel handles first to end soon.
+    pub fn shutdown(&self) {
+        self.shared.shutdown();
+    }
+}
+
+impl Shared {
+    fn shutdown(&self) {
+        drop(self.requests.lock().unwrap_or_else(|e| e.into_inner()).take());
+        if let Some(thread) = self.thread.lock().unwrap_or_else(|e| e.into_inner()).take() {
+            // A panic of the engine thread was printed by its hook; there is nothing left to stop.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}

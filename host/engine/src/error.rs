@@ -1,0 +1,73 @@
+//! Errors of starting an engine and of handing it requests. What fails later reaches the request as
+//! [`crate::Event::Failed`].
+
+/// Why an engine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// A size that cannot work.
+    #[error("{field} is {found}, expected {expected}")]
+    Config {
+        /// Configuration key.
+        field: &'static str,
+        /// What would work.
+        expected: String,
+        /// What was given.
+        found: String,
+    },
+    /// The engine thread did not start.
+    #[error("engine thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// Why a request was not taken. Nothing has run then.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SubmitError {
+    /// No tokens.
+    #[error("the prompt has no tokens")]
+    EmptyPrompt,
+    /// Nothing to generate.
+    #[error("max_tokens is 0, expected at least 1")]
+    NoTokens,
+    /// A token outside the vocabulary.
+    #[error("token {token} is outside the vocabulary of {vocab_size}")]
+    Token {
+        /// The token.
+        token: u32,
+        /// Size of the vocabulary.
+        vocab_size: usize,
+    },
+    /// Prompt and answer do not fit.
+    #[error("the context is at most {max_context} tokens, but {prompt} tokens of prompt and {max_tokens} of answer were asked for")]
+    Context {
+        /// Longest context.
+        max_context: usize,
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens asked for.
+        max_tokens: usize,
+    },
+    /// No such assignment.
+    #[error("assignment `{name}` is not defined; there are: {known}")]
+    Assignment {
+        /// The name.
+        name: String,
+        /// Those that exist.
+        known: String,
+    },
+    /// Sampling values that mean nothing.
+    #[error("{field} is {found}, expected {expected}")]
+    Sampling {
+        /// The field.
+        field: &'static str,
+        /// What would work.
+        expected: &'static str,
+        /// What was given.
+        found: String,
+    },
+    /// The waiting line is full.
+    #[error("{0} requests are waiting; try again later")]
+    Full(usize),
+    /// The engine has stopped.
+    #[error("the engine has stopped")]
+    Stopped,
+}

@@ -1,0 +1,121 @@
+//! The hand-off of a prefilled sequence from the prefill store to the decode store, through the transport cell.
+
+use hotseam_abi::{PollArgs, PutArgs, RegisterArgs, StepCtx, layer_class, phase, transfer};
+use hotseam_kv::{KvError, KvStore, LayerLayout, SeqKv, Transfer};
+use hotseam_loader::host_services;
+use hotseam_slots::{CallError, TransportCell};
+use std::time::{Duration, Instant};
+
+/// Longest time that a hand-off may take.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Why a hand-off failed. The request then fails too: it never decodes from missing KV.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HandoffError {
+    #[error("E-KV-EXHAUSTED decode side: {0}")]
+    Kv(#[from] KvError),
+    #[error("{0}")]
+    Call(#[from] CallError),
+    #[error("E-KV-TRANSFER the transport gave up {component} of layer {layer}")]
+    Failed { component: &'static str, layer: u32 },
+    #[error("E-KV-TIMEOUT the transport did not finish {component} of layer {layer} in {} s", DEADLINE.as_secs())]
+    Timeout { component: &'static str, layer: u32 },
+}
+
+/// Remembers which regions a transport instance was given.
+#[derive(Debug, Default)]
+pub(crate) struct Handoff {
+    registered: Option<(u64, u64, u64)>,
+}
+
+impl Handoff {
+    /// Copies `seq` of `from` into `to`, with room for `tokens` positions. `room` names the request.
+    pub(crate) fn run(
+        &mut self,
+        cell: &TransportCell,
+        (from, to): (&KvStore, &mut KvStore),
+        seq: &SeqKv,
+        layouts: &[LayerLayout],
+        tokens: usize,
+        room: u64,
+    ) -> Result<SeqKv, HandoffError> {
+        let ctx = context();
+        let key = (cell.put.generation.id, from.epoch(), to.epoch());
+        if self.registered != Some(key) {
+            let regions = from.regions(to, layouts);
+            let args = RegisterArgs {
+                size: size_of::<RegisterArgs>() as u32,
+                n_regions: regions.len() as u32,
+                regions: regions.as_ptr(),
+            };
+            cell.register.call(&ctx, &args, 0)?;
+            self.registered = Some(key);
+        }
+        let (received, transfers) = to.receive(seq, layouts, tokens)?;
+        match move_all(cell, &ctx, &transfers, room) {
+            Ok(()) => Ok(received),
+            Err(error) => {
+                to.close(received);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Puts every transfer, then waits for all. On an error the tickets that are still open are cancelled.
+fn move_all(cell: &TransportCell, ctx: &StepCtx, transfers: &[Transfer], room: u64) -> Result<(), HandoffError> {
+    let mut open: Vec<(u64, &Transfer)> = Vec::with_capacity(transfers.len());
+    let result = (|| {
+        for t in transfers {
+            let mut ticket = 0;
+            let args = PutArgs {
+                size: size_of::<PutArgs>() as u32,
+                component: t.component,
+                layer: t.layer,
+                n_items: t.src.len() as u32,
+                room,
+                src_items: t.src.as_ptr(),
+                dst_items: t.dst.as_ptr(),
+                ticket: &raw mut ticket,
+            };
+            cell.put.call(ctx, &args, t.src.len())?;
+            open.push((ticket, t));
+        }
+        let start = Instant::now();
+        while let Some((ticket, t)) = open.last() {
+            let name = |t: &Transfer| hotseam_abi::component::NAMES[t.component as usize];
+            let size = size_of::<PollArgs>() as u32;
+            let mut args = PollArgs { size, state: transfer::PENDING, ticket: *ticket, bytes: 0 };
+            cell.poll.call(ctx, &mut args)?;
+            match args.state {
+                transfer::DONE => drop(open.pop()),
+                transfer::FAILED => return Err(HandoffError::Failed { component: name(t), layer: t.layer }),
+                _ if start.elapsed() > DEADLINE => {
+                    return Err(HandoffError::Timeout { component: name(t), layer: t.layer });
+                }
+                _ => std::thread::yield_now(),
+            }
+        }
+        Ok(())
+    })();
+    for (ticket, _) in open {
+        if let Err(error) = cell.cancel.call(ctx, ticket) {
+            tracing::warn!(%error, "transport did not cancel a ticket");
+        }
+    }
+    result
+}
+
+fn context() -> StepCtx {
+    StepCtx {
+        size: size_of::<StepCtx>() as u32,
+        phase: phase::PREFILL,
+        layer: u32::MAX,
+        layer_class: layer_class::WINDOW,
+        rank: 0,
+        world: 1,
+        step: 0,
+        stream: 0,
+        host: host_services(),
+    }
+}

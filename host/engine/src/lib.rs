@@ -1,0 +1,24 @@
+//! The step loop: chunked prefill, continuous batching and sampling, over one assignment snapshot a step.
+//!
+//! One thread owns the KV stores and runs steps; everyone else talks to it through an [`Engine`] handle. A step runs
+//! sequences of one assignment and one phase. It takes the assignment's snapshot once, at its start, so a swap takes
+//! effect between two steps and a step never mixes two generations of a cell.
+//!
+//! The engine does embedding, norms, dense projections, rope on queries, inverse rope, grouped output projection,
+//! shared expert, head and sampling; the seams do the rest, through [`hotseam_slots`].
+
+mod config;
+mod engine;
+mod error;
+mod forward;
+mod handoff;
+mod prefix;
+mod request;
+mod sampler;
+mod scheduler;
+mod sequence;
+
+pub use config::{EngineConfig, Topology};
+pub use engine::{Engine, EngineStats};
+pub use error::{EngineError, SubmitError};
+pub use request::{Event, FinishReason, Handle, Request, Sampling};

@@ -1,0 +1,156 @@
+//! One request while it waits or runs.
+
+use crate::request::{Event, FinishReason, Request};
+use crate::sampler::{Sampler, logprob_of, most_likely};
+use crossbeam_channel::Sender;
+use hotseam_kv::{LayerLayout, SeqKv};
+use hotseam_slots::Digest;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A request and the way back to its client.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    pub(crate) request: Request,
+    pub(crate) events: Sender<Event>,
+    pub(crate) cancelled: Arc<AtomicBool>,
+}
+
+impl Ticket {
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// Reports a failure. A client that has left does not hear it.
+    pub(crate) fn fail(&self, code: &str, message: impl Into<String>) {
+        let _ = self.events.send(Event::Failed { code: code.into(), message: message.into() });
+    }
+
+    /// Positions that the request can come to hold.
+    pub(crate) fn tokens(&self) -> usize {
+        self.request.prompt.len() + self.request.max_tokens
+    }
+}
+
+/// Where a running request stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Its KV is in the prefill store; `done` prompt tokens are in it.
+    Prefill {
+        /// Prompt tokens processed.
+        done: usize,
+        /// Chunks processed.
+        chunk: u32,
+    },
+    /// Its KV is in the decode store; `next` is the token to feed.
+    Decode {
+        /// Token of the next row.
+        next: u32,
+        /// Chunks that prefilled it.
+        chunk: u32,
+    },
+}
+
+/// Which variants wrote the KV of a running request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Writers {
+    /// No chunk yet.
+    None,
+    /// One prefill assignment, by digest, wrote all of it.
+    One(Digest),
+    /// A swap came between two chunks.
+    Mixed,
+}
+
+/// A running request.
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    pub(crate) ticket: Ticket,
+    pub(crate) kv: SeqKv,
+    pub(crate) layouts: Arc<[LayerLayout]>,
+    pub(crate) stage: Stage,
+    pub(crate) writers: Writers,
+    /// Name of the assignment that serves it.
+    pub(crate) assignment: Arc<str>,
+    /// Turn of the engine in which it last decoded.
+    pub(crate) turn: u64,
+    sampler: Sampler,
+    generated: usize,
+}
+
+/// What follows from a row of logits.
+pub(crate) enum Next {
+    /// Feed this token.
+    Feed(u32),
+    /// The request has ended, and its client knows.
+    Ended,
+}
+
+impl Sequence {
+    pub(crate) fn new(ticket: Ticket, kv: SeqKv, layouts: Arc<[LayerLayout]>) -> Self {
+        let sampler = Sampler::new(ticket.request.sampling);
+        let stage = Stage::Prefill { done: 0, chunk: 0 };
+        let assignment = ticket.request.assignment.as_str().into();
+        Self { ticket, kv, layouts, stage, writers: Writers::None, assignment, turn: 0, sampler, generated: 0 }
+    }
+
+    /// Rows that the next prefill step may take, of at most `room`.
+    pub(crate) fn prefill_rows(&self, room: usize) -> usize {
+        let Stage::Prefill { done, chunk } = self.stage else { return 0 };
+        let left = self.ticket.request.prompt.len() - done;
+        match self.ticket.request.chunks.get(chunk as usize) {
+            // A chunk of a given size is taken whole or not in this step.
+            Some(size) if (*size).min(left) > room => 0,
+            Some(size) => (*size).min(left),
+            None => left.min(room),
+        }
+    }
+
+    /// Notes that the prefill assignment `digest` wrote a chunk.
+    pub(crate) fn written_by(&mut self, digest: Digest) {
+        match &self.writers {
+            Writers::None => self.writers = Writers::One(digest),
+            Writers::One(before) if *before != digest => self.writers = Writers::Mixed,
+            Writers::One(_) | Writers::Mixed => {}
+        }
+    }
+
+    /// Reports the logits of a row, if the client wants them.
+    pub(crate) fn tap(&self, position: i32, logits: &[f32]) {
+        if self.ticket.request.tap_logits {
+            let _ = self.ticket.events.send(Event::Logits { position: position as u32, logits: logits.to_vec() });
+        }
+    }
+
+    /// Chooses the next token from the logits of the last row and reports it.
+    pub(crate) fn accept(&mut self, logits: &[f32]) -> Next {
+        let request = &self.ticket.request;
+        let Ok(chosen) = self.sampler.choose(logits) else {
+            self.ticket.fail("E-STEP-502", "the model's logits are not finite numbers; see `hotseam trace` for what ran");
+            return Next::Ended;
+        };
+        let (id, logprob) = match request.forced.get(self.generated) {
+            Some(forced) => (*forced, logprob_of(logits, *forced)),
+            None => (chosen.id, chosen.logprob),
+        };
+        self.generated += 1;
+        if request.forced.is_empty() && request.stop_tokens.contains(&id) {
+            self.finish(FinishReason::Stop);
+            return Next::Ended;
+        }
+        let token = Event::Token { id, logprob, top: most_likely(logits, request.logprobs) };
+        if self.ticket.events.send(token).is_err() {
+            return Next::Ended;
+        }
+        if self.generated == request.max_tokens || (!request.forced.is_empty() && self.generated == request.forced.len()) {
+            self.finish(FinishReason::Length);
+            return Next::Ended;
+        }
+        Next::Feed(id)
+    }
+
+    pub(crate) fn finish(&self, reason: FinishReason) {
+        let prompt_tokens = self.ticket.request.prompt.len();
+        let _ = self.ticket.events.send(Event::Done { reason, prompt_tokens, completion_tokens: self.generated });
+    }
+}
