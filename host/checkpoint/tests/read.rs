@@ -1,0 +1,111 @@
+//! Reading sound checkpoints: the committed one and random ones.
+
+use std::cell::RefCell;
+use std::path::Path;
+
+use hotseam_checkpoint::random::{Preset, write};
+use hotseam_checkpoint::{list, load, parse_config, read, read_config};
+use hotseam_model::{DType, LayerClass};
+use sha2::{Digest, Sha256};
+
+fn root(path: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+#[test]
+fn the_embedded_checkpoint_reads_whole() {
+    let calls = RefCell::new(Vec::new());
+    let dir = root("assets/nano-v4");
+    let found = read(&dir, |done, total| calls.borrow_mut().push((done, total))).unwrap();
+    assert!(found.notes.is_empty());
+    let (cfg, w) = (found.config, found.weights);
+    assert_eq!(cfg.compress_ratios, [0, 0, 4, 128, 4, 128, 4, 0]);
+    assert_eq!((cfg.num_hash_layers, cfg.index_topk, cfg.rope_scaling), (2, 64, None));
+    assert_eq!((w.embed.dtype, &*w.embed.shape), (DType::Bf16, [4096, 256].as_slice()));
+    for (i, layer) in w.layers.iter().enumerate() {
+        assert_eq!(layer.compressor.is_some(), cfg.class(i) != LayerClass::Window, "layer {i}");
+        assert_eq!(layer.indexer.is_some(), cfg.class(i) == LayerClass::Csa, "layer {i}");
+        assert_eq!((layer.tid2eid.is_some(), layer.gate_bias.is_none()), (i < 2, i < 2), "layer {i}");
+        assert_eq!(layer.experts.len(), 8);
+        assert_eq!(layer.attn_norm.dtype, DType::F32);
+        assert_eq!(layer.wo_a.shape, [256, 256]);
+    }
+    let table = w.layers[0].tid2eid.as_ref().unwrap();
+    assert_eq!((table.dtype, &*table.shape), (DType::I32, [4096, 2].as_slice()));
+    assert!(table.i32().chunks(2).all(|pair| pair[0] != pair[1]));
+    let tensors = list(&dir).unwrap();
+    let calls = calls.into_inner();
+    assert_eq!(calls.len(), tensors.len());
+    assert!(calls.iter().enumerate().all(|(i, c)| *c == (i + 1, tensors.len())));
+    assert!(tensors.iter().any(|t| t.name == "layers.0.ffn.gate.tid2eid" && t.dtype == "I64"));
+}
+
+#[test]
+fn random_models_read_back_as_generated() {
+    for preset in Preset::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        preset.write(dir.path()).unwrap();
+        let found = read(dir.path(), |_, _| ()).unwrap();
+        assert_eq!(found.notes.len(), 1, "the MTP tensor is noted");
+        let (config, w) = preset.build().unwrap();
+        assert_eq!(found.config, config);
+        assert_eq!(found.weights.embed.bf16(), w.embed.bf16());
+        let values = w.embed.to_f32_vec();
+        let mean = values.iter().sum::<f32>() / values.len() as f32;
+        let square = values.iter().map(|v| v * v).sum::<f32>() / values.len() as f32;
+        assert!(mean.abs() < 0.1 && (square - 1.0).abs() < 0.1, "{preset}: mean {mean}, square {square}");
+        // A bf16 norm is widened, f32 stays as it is.
+        assert_eq!(found.weights.norm.dtype, DType::F32);
+        assert_eq!(found.weights.layers[1].attn_sink.f32(), w.layers[1].attn_sink.f32());
+    }
+}
+
+/// The goldens hold for exactly these weights.
+#[test]
+fn random_models_are_those_of_the_goldens() {
+    for preset in [Preset::FlashLike, Preset::ProLike] {
+        let dir = tempfile::tempdir().unwrap();
+        preset.write(dir.path()).unwrap();
+        let mut digest = Sha256::new();
+        for shard in ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"] {
+            digest.update(std::fs::read(dir.path().join(shard)).unwrap());
+        }
+        let hex: String = digest.finalize().iter().map(|b| format!("{b:02x}")).collect();
+        let meta = std::fs::read_to_string(root(&format!("tests/goldens/{preset}.json"))).unwrap();
+        let meta: serde_json::Value = serde_json::from_str(&meta).unwrap();
+        assert_eq!(
+            meta["weights_sha256"], hex,
+            "{preset}: run scripts/make-goldens after changing the generator"
+        );
+    }
+}
+
+#[test]
+fn one_shard_without_index_is_enough() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name| dir.path().join(name);
+    write(dir.path(), &Preset::Tiny.config_json(), &Preset::Tiny.tensors(), 1).unwrap();
+    std::fs::rename(file("model-00001-of-00001.safetensors"), file("model.safetensors")).unwrap();
+    std::fs::remove_file(file("model.safetensors.index.json")).unwrap();
+    let (config, weights) = load(dir.path(), |_, _| ()).unwrap();
+    assert_eq!(config, Preset::Tiny.config());
+    assert_eq!(weights.layers.len(), 3);
+}
+
+#[test]
+fn weights_outlive_the_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    Preset::Tiny.write(dir.path()).unwrap();
+    let (_, weights) = load(dir.path(), |_, _| ()).unwrap();
+    let embed = weights.embed.clone();
+    drop((weights, dir));
+    assert_eq!(embed.bf16().len(), 64 * 32);
+    assert!(embed.bytes_ptr().addr().is_multiple_of(4));
+}
+
+#[test]
+fn transformers_form_reads_as_the_official_one() {
+    let official = read_config(&root("assets/nano-v4")).unwrap();
+    let form = parse_config(include_str!("nano-transformers.json")).unwrap();
+    assert_eq!(form, official);
+}

@@ -1,0 +1,199 @@
+//! The manifest that every plugin carries: what it is, which options it has, what it needs.
+
+use crate::suggest::did_you_mean;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// Parsed manifest of a plugin.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Manifest {
+    /// Variant name, `seam/variant`.
+    pub name: String,
+    /// Version of the plugin; shown, never compared.
+    pub version: String,
+    /// One line for people.
+    pub description: String,
+    /// Variant that serves the ops this one leaves out.
+    pub base: Option<String>,
+    /// Options by name.
+    pub options: BTreeMap<String, OptionSpec>,
+    /// What the machine must have.
+    pub requires: Requires,
+    /// Panic strategy of the build; `None` for plugins that are not written in Rust.
+    pub panic: Option<String>,
+}
+
+/// One option of a plugin.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OptionSpec {
+    /// Type of the value.
+    #[serde(rename = "type")]
+    pub kind: OptionKind,
+    /// Value when the option is not given.
+    pub default: Value,
+    /// The values there are; empty means every value of the type.
+    pub values: Vec<Value>,
+    /// One line for people.
+    pub help: String,
+}
+
+/// Type of an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OptionKind {
+    /// `true` or `false`.
+    Boolean,
+    /// 64-bit signed integer.
+    Integer,
+    /// Finite number.
+    Number,
+    /// Text.
+    String,
+}
+
+/// What a plugin needs of the machine.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Requires {
+    /// CPU features by their names in Rust (`avx2`, `fma`, ...).
+    pub cpu: Vec<String>,
+}
+
+impl OptionKind {
+    const ALL: [Self; 4] = [Self::Boolean, Self::Integer, Self::Number, Self::String];
+
+    /// Name in manifests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Boolean => "boolean",
+            Self::Integer => "integer",
+            Self::Number => "number",
+            Self::String => "string",
+        }
+    }
+
+    /// The value in the one form of this type (`1` is `1.0` for a number), or `None` if it is of another type.
+    pub(crate) fn canonical(self, value: &Value) -> Option<Value> {
+        match (self, value) {
+            (Self::Boolean, Value::Bool(_)) | (Self::String, Value::String(_)) => Some(value.clone()),
+            (Self::Integer, Value::Number(n)) => n.as_i64().map(Value::from),
+            (Self::Number, Value::Number(n)) => {
+                n.as_f64().and_then(serde_json::Number::from_f64).map(Value::Number)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Manifest {
+    /// Parses the JSON text of a manifest. The error names the field, or line and column of a syntax error.
+    pub(crate) fn parse(json: &str) -> Result<Self, String> {
+        let value: Value = serde_json::from_str(json).map_err(|e| format!("not valid JSON: {e}"))?;
+        let top = Object::new("the manifest", &value)?;
+        top.known(&["name", "version", "description", "base", "options", "requires", "panic"])?;
+
+        let mut options = BTreeMap::new();
+        if let Some(value) = top.fields.get("options") {
+            for (name, spec) in Object::new("options", value)?.fields {
+                options.insert(name.clone(), parse_option(&format!("options.{name}"), spec)?);
+            }
+        }
+        let mut requires = Requires::default();
+        if let Some(value) = top.fields.get("requires") {
+            let object = Object::new("requires", value)?;
+            object.known(&["cpu"])?;
+            requires.cpu = object.strings("cpu")?;
+        }
+        let name = top.string("name")?;
+        if crate::resolve::file_name(&name).is_none() {
+            return Err(format!(
+                "name: expected `seam/variant` of letters, digits, `-` and `_`, found `{name}`"
+            ));
+        }
+        Ok(Self {
+            name,
+            version: top.string("version")?,
+            description: top.string("description")?,
+            base: top.optional_string("base")?,
+            options,
+            requires,
+            panic: top.optional_string("panic")?,
+        })
+    }
+}
+
+fn parse_option(path: &str, value: &Value) -> Result<OptionSpec, String> {
+    let object = Object::new(path, value)?;
+    object.known(&["type", "default", "values", "help"])?;
+    let kind_name = object.string("type")?;
+    let kind = OptionKind::ALL.into_iter().find(|k| k.name() == kind_name).ok_or_else(|| {
+        let hint = did_you_mean(&kind_name, OptionKind::ALL.iter().map(|k| k.name()));
+        format!("{path}.type: unknown type `{kind_name}`. {hint}")
+    })?;
+    let typed = |field: &str, value: &Value| {
+        kind.canonical(value)
+            .ok_or_else(|| format!("{path}.{field}: expected a value of type {}, found {value}", kind.name()))
+    };
+    let values = match object.fields.get("values") {
+        None => Vec::new(),
+        Some(Value::Array(list)) => list.iter().map(|v| typed("values", v)).collect::<Result<Vec<_>, _>>()?,
+        Some(other) => return Err(format!("{path}.values: expected a list, found {other}")),
+    };
+    let default = object.fields.get("default").ok_or_else(|| format!("{path}.default: missing"))?;
+    let default = typed("default", default)?;
+    if !values.is_empty() && !values.contains(&default) {
+        let values = Value::Array(values);
+        return Err(format!("{path}.default: expected one of {values}, found {default}"));
+    }
+    let help = object.optional_string("help")?.unwrap_or_default();
+    Ok(OptionSpec { kind, default, values, help })
+}
+
+/// A JSON object and the path that error messages give it.
+struct Object<'a> {
+    path: &'a str,
+    fields: &'a Map<String, Value>,
+}
+
+impl<'a> Object<'a> {
+    fn new(path: &'a str, value: &'a Value) -> Result<Self, String> {
+        match value {
+            Value::Object(fields) => Ok(Self { path, fields }),
+            other => Err(format!("{path}: expected an object, found {other}")),
+        }
+    }
+
+    fn known(&self, names: &[&str]) -> Result<(), String> {
+        match self.fields.keys().find(|k| !names.contains(&k.as_str())) {
+            None => Ok(()),
+            Some(key) => {
+                let hint = did_you_mean(key, names.iter().copied());
+                Err(format!("{}: unknown field `{key}`. {hint}", self.path))
+            }
+        }
+    }
+
+    fn optional_string(&self, field: &str) -> Result<Option<String>, String> {
+        match self.fields.get(field) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone())),
+            Some(other) => Err(format!("{field} of {}: expected a string, found {other}", self.path)),
+        }
+    }
+
+    fn string(&self, field: &str) -> Result<String, String> {
+        self.optional_string(field)?.ok_or_else(|| format!("{field} of {}: missing", self.path))
+    }
+
+    fn strings(&self, field: &str) -> Result<Vec<String>, String> {
+        let wrong =
+            |found: &Value| format!("{}.{field}: expected a list of strings, found {found}", self.path);
+        match self.fields.get(field) {
+            None => Ok(Vec::new()),
+            Some(Value::Array(list)) => {
+                list.iter().map(|v| v.as_str().map(str::to_owned).ok_or_else(|| wrong(v))).collect()
+            }
+            Some(other) => Err(wrong(other)),
+        }
+    }
+}

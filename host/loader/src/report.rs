@@ -1,0 +1,45 @@
+//! Short forms of abi_stable's reports, which run to hundreds of lines.
+
+/// Longest summary, in characters.
+const LIMIT: usize = 240;
+
+/// The innermost difference of a layout report: its last `Error:` block on one line.
+pub(crate) fn summary(report: &str) -> String {
+    match report.rfind("\nError:") {
+        Some(at) => {
+            let block = report[at + "\nError:".len()..].split("\nExtra:").next().unwrap_or_default();
+            one_line(&block.replace("Expected:", ", expected").replace("Found:", ", found"))
+                .replace(" ,", ",")
+        }
+        None => one_line(report),
+    }
+}
+
+/// `text` with runs of white space made single, cut to a length that fits a message.
+pub(crate) fn one_line(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(LIMIT) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summary_is_the_innermost_error() {
+        let report = "Compared <this>:\n    A\n1 error(s)inside:\n    <other>\n\nError:outer\nExpected:\n    1\nFound:\n    \
+                      2\n\n2 error(s).\n\nError:incompatible type size\nExpected:\n    64\nFound:\n    72\n";
+        assert_eq!(summary(report), "incompatible type size, expected 64, found 72");
+    }
+
+    #[test]
+    fn without_a_block_the_text_is_cut() {
+        let text = "é ".repeat(1000);
+        let short = summary(&text);
+        assert_eq!(short.chars().count(), LIMIT + 3);
+        assert!(short.ends_with("..."));
+    }
+}

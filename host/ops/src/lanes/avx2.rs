@@ -1,0 +1,136 @@
+//! Eight lanes in one 256-bit register (AVX2 and FMA).
+
+use std::arch::x86_64::*;
+
+use super::Lanes;
+
+/// Proof that the processor has AVX2 and FMA.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    /// Asks the processor.
+    pub(crate) fn detect() -> Option<Self> {
+        (std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma")).then_some(Self(()))
+    }
+}
+
+impl Lanes for Avx2 {
+    type V = __m256;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> __m256 {
+        // SAFETY: self proves AVX2 and FMA.
+        unsafe { _mm256_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, at: *const f32) -> __m256 {
+        // SAFETY: self proves AVX2; the caller promises eight readable f32.
+        unsafe { _mm256_loadu_ps(at) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, at: *const u16) -> __m256 {
+        // SAFETY: self proves AVX2; the caller promises eight readable u16.
+        unsafe {
+            let half = _mm_loadu_si128(at.cast());
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(half)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, value: __m256, at: *mut f32) {
+        // SAFETY: self proves AVX2; the caller promises eight writable f32.
+        unsafe { _mm256_storeu_ps(at, value) }
+    }
+
+    #[inline(always)]
+    fn fma(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: self proves AVX2 and FMA.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: self proves AVX2.
+        unsafe { _mm256_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: self proves AVX2.
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn div(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: self proves AVX2.
+        unsafe { _mm256_div_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn min(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: self proves AVX2.
+        unsafe { _mm256_min_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn max(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: self proves AVX2.
+        unsafe { _mm256_max_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn round(self, a: __m256) -> __m256 {
+        // SAFETY: self proves AVX2.
+        unsafe { _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a) }
+    }
+
+    #[inline(always)]
+    fn exp2_int(self, a: __m256) -> __m256 {
+        // SAFETY: self proves AVX2.
+        unsafe {
+            let biased = _mm256_add_epi32(_mm256_cvttps_epi32(a), _mm256_set1_epi32(127));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
+        }
+    }
+
+    #[inline(always)]
+    fn sum(self, a: __m256) -> f32 {
+        // SAFETY: self proves AVX2.
+        unsafe {
+            let quad = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let pair = _mm_add_ps(quad, _mm_movehl_ps(quad, quad));
+            _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))
+        }
+    }
+
+    #[inline(always)]
+    fn sum4(self, a: [__m256; 4]) -> [f32; 4] {
+        // SAFETY: self proves AVX2; the last store writes the sixteen bytes of `out`.
+        unsafe {
+            // Lane i of a half is i + (i + 4): the first level of the tree, for two sums at once.
+            let ab = _mm256_add_ps(
+                _mm256_permute2f128_ps::<0x20>(a[0], a[1]),
+                _mm256_permute2f128_ps::<0x31>(a[0], a[1]),
+            );
+            let cd = _mm256_add_ps(
+                _mm256_permute2f128_ps::<0x20>(a[2], a[3]),
+                _mm256_permute2f128_ps::<0x31>(a[2], a[3]),
+            );
+            // Second level 0+2, 1+3: halves hold (a, c) and (b, d).
+            let pairs = _mm256_add_ps(
+                _mm256_shuffle_ps::<0b01_00_01_00>(ab, cd),
+                _mm256_shuffle_ps::<0b11_10_11_10>(ab, cd),
+            );
+            // Third level: even lanes plus odd lanes; [a a c c | b b d d].
+            let whole = _mm256_add_ps(pairs, _mm256_movehdup_ps(pairs));
+            let (ac, bd) = (_mm256_castps256_ps128(whole), _mm256_extractf128_ps::<1>(whole));
+            let mixed = _mm_blend_ps::<0b1010>(ac, _mm_moveldup_ps(bd));
+            let mut out = [0.0; 4];
+            _mm_storeu_ps(out.as_mut_ptr(), mixed);
+            out
+        }
+    }
+}

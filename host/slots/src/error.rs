@@ -1,0 +1,201 @@
+//! Why an assignment cannot be built or changed.
+
+use crate::cell::CellId;
+use crate::seam::Seam;
+use hotseam_loader::LoadError;
+use thiserror::Error;
+
+/// A refused assignment or change. Nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SlotsError {
+    /// A plugin was not loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The plugin that serves the ops a variant leaves out was not loaded.
+    #[error("variant `{variant}` needs its base `{base}`: {source}")]
+    Base {
+        /// Variant asked for.
+        variant: String,
+        /// Base in its manifest.
+        base: String,
+        /// Why the base was not loaded.
+        source: LoadError,
+    },
+    /// A chain of bases comes back to itself.
+    #[error(
+        "variant `{variant}`: its bases go round in a circle: {chain}. Correct `base` in one of the manifests."
+    )]
+    BaseCircle {
+        /// Variant asked for.
+        variant: String,
+        /// The chain.
+        chain: String,
+    },
+    /// A base serves another seam than the variant.
+    #[error(
+        "E-PLUG-206 variant `{variant}`: its base `{base}` serves another seam: expected {expected}, found {found}. \
+         Correct `base` in its manifest."
+    )]
+    BaseSeam {
+        /// Variant asked for.
+        variant: String,
+        /// Base in its manifest.
+        base: String,
+        /// Seam of the variant.
+        expected: Seam,
+        /// Seam of the base.
+        found: Seam,
+    },
+    /// A rule gives cells of one seam to a variant of another.
+    #[error(
+        "E-PLUG-206 rule `{selector}`: variant `{variant}` serves another seam: expected {expected}, found {found}. \
+         Choose a variant of {expected}."
+    )]
+    Seam {
+        /// Selector of the rule.
+        selector: String,
+        /// Variant of the rule.
+        variant: String,
+        /// Seam of the selector.
+        expected: Seam,
+        /// Seam of the variant.
+        found: Seam,
+    },
+    /// A selector names a layer that the model does not have.
+    #[error("selector `{selector}`: layer {layer} does not exist: the model has {layers} layers, 0 to {last}. Correct the range.", last = layers.saturating_sub(1))]
+    Layer {
+        /// The selector.
+        selector: String,
+        /// Largest layer in it.
+        layer: u32,
+        /// Number of layers of the model.
+        layers: usize,
+    },
+    /// A selector matches no cell of this model.
+    #[error("selector `{selector}` matches no cell: {why}")]
+    NoMatch {
+        /// The selector.
+        selector: String,
+        /// Which cells there are.
+        why: String,
+    },
+    /// A healing rule names cells that no rule before it has given to a variant.
+    #[error(
+        "rule `{selector}` has nothing to heal: no earlier rule sets {cell}. Put it after the rules that it heals."
+    )]
+    NothingToHeal {
+        /// The selector.
+        selector: String,
+        /// First such cell.
+        cell: CellId,
+    },
+    /// Some cells have no variant.
+    #[error(
+        "assignment `{assignment}`: {count} cells have no variant, the first is {cell}. Add a rule, for example \
+         {{select: {seam}, use: {seam}/cpu-stock}}."
+    )]
+    Unfilled {
+        /// The assignment.
+        assignment: String,
+        /// First such cell.
+        cell: CellId,
+        /// Its seam.
+        seam: Seam,
+        /// How many there are.
+        count: usize,
+    },
+    /// A variant leaves an op out and has no base for it.
+    #[error("cell {cell}: variant `{variant}` has no op `{op}` and no base that has it. {next}")]
+    MissingOp {
+        /// The cell.
+        cell: CellId,
+        /// Variant of the cell.
+        variant: String,
+        /// The op.
+        op: String,
+        /// What to do.
+        next: String,
+    },
+    /// A variant does not serve a phase.
+    #[error(
+        "cell {cell}: variant `{variant}` serves {served}, expected {phase}. Give it the cells of that phase only, for \
+         example `{hint}`."
+    )]
+    Phase {
+        /// The cell.
+        cell: CellId,
+        /// Variant that serves the cell.
+        variant: String,
+        /// Phases that it serves.
+        served: String,
+        /// Phase of the cell.
+        phase: String,
+        /// A selector that would do.
+        hint: String,
+    },
+    /// Two cells that share a pool have different layouts.
+    #[error(
+        "cells {a} and {b} share a pool but differ in layout: `{a_variant}` has {a_layout}, `{b_variant}` has \
+         {b_layout}. Give both cells variants of one layout."
+    )]
+    Layouts {
+        /// One cell.
+        a: CellId,
+        /// Its variant.
+        a_variant: String,
+        /// Its layout.
+        a_layout: String,
+        /// The other cell.
+        b: CellId,
+        /// Its variant.
+        b_variant: String,
+        /// Its layout.
+        b_layout: String,
+    },
+    /// A change would alter the layout of a pool in use.
+    #[error(
+        "E-PLUG-402 assignment `{assignment}`: layer {layer}: {pool} layout would change: expected {from}, found {to}. \
+         The old variants stay. Sequences in flight hold entries of the old layout: define another assignment, or \
+         drain this one first."
+    )]
+    LayoutChange {
+        /// The assignment.
+        assignment: String,
+        /// First such layer.
+        layer: usize,
+        /// `kv` or `index key`.
+        pool: &'static str,
+        /// Layout in use.
+        from: String,
+        /// Layout after the change.
+        to: String,
+    },
+    /// No assignment of that name.
+    #[error("no assignment `{name}`. {hint}")]
+    UnknownAssignment {
+        /// Name asked for.
+        name: String,
+        /// Nearest name, or all.
+        hint: String,
+    },
+    /// There is no earlier rule list to go back to.
+    #[error(
+        "assignment `{name}` has no change to roll back. One change is kept; `!selector` heals older ones."
+    )]
+    NothingToRollBack {
+        /// The assignment.
+        name: String,
+    },
+}
+
+impl SlotsError {
+    /// Number of the error among the `E-PLUG` numbers, if it has one.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Load(error) | Self::Base { source: error, .. } => Some(error.code()),
+            Self::BaseSeam { .. } | Self::Seam { .. } => Some(206),
+            Self::LayoutChange { .. } => Some(402),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Snapshots: an assignment with every cell bound, ready for a step.
+
+use crate::bound::{
+    Bound, CancelFn, CompressFn, CoreFn, ExpertsFn, HeadFn, PollFn, PostFn, PreFn, PutFn, RegisterFn,
+    RouteFn, SelectFn, StoreFn,
+};
+use crate::cell::CellId;
+use crate::digest::Digest;
+use crate::error::SlotsError;
+use crate::generation::Generation;
+use crate::geometry::Geometry;
+use crate::receipt::CellView;
+use crate::seam::{Op, Phase, Seam, Topology};
+use hotseam_abi::{AttentionV1, IndexerV1, KvTransportV1, MhcV1, MoeV1, layout};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+/// An immutable table of everything that a step calls. Cheap to share and to read.
+#[derive(Debug)]
+pub struct Snapshot {
+    name: String,
+    layers: [Vec<LayerCells>; 2],
+    heads: [Bound<HeadFn>; 2],
+    transport: Option<TransportCell>,
+    digest: Digest,
+    prefill_digest: Digest,
+}
+
+/// The cells of one layer in one phase.
+#[derive(Debug)]
+pub struct LayerCells {
+    /// `attention.store`.
+    pub store: Bound<StoreFn>,
+    /// `attention.compress`, in csa and hca layers.
+    pub compress: Option<Bound<CompressFn>>,
+    /// `attention.core`.
+    pub core: Bound<CoreFn>,
+    /// `indexer.compress`, in csa layers.
+    pub index_compress: Option<Bound<CompressFn>>,
+    /// `indexer.select`, in csa layers.
+    pub select: Option<Bound<SelectFn>>,
+    /// `moe.route`.
+    pub route: Bound<RouteFn>,
+    /// `moe.experts`.
+    pub experts: Bound<ExpertsFn>,
+    /// `mhc.pre`, called before the attention block and before the experts.
+    pub mhc_pre: Bound<PreFn>,
+    /// `mhc.post`, called after each.
+    pub mhc_post: Bound<PostFn>,
+}
+
+/// The functions of the transport, all of one instance.
+#[derive(Debug)]
+pub struct TransportCell {
+    /// `kv_transport.register`.
+    pub register: Bound<RegisterFn>,
+    /// `kv_transport.put`.
+    pub put: Bound<PutFn>,
+    /// `kv_transport.poll`.
+    pub poll: Bound<PollFn>,
+    /// `kv_transport.cancel`.
+    pub cancel: Bound<CancelFn>,
+}
+
+/// How the entries of a pool look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Layout {
+    /// One of [`hotseam_abi::layout`].
+    pub id: u32,
+    /// Bytes of one entry.
+    pub entry_bytes: u32,
+}
+
+impl Layout {
+    /// Layout of the entries that a generation writes and reads.
+    pub fn of(generation: &Generation) -> Self {
+        let info = generation.instance.info();
+        Self { id: info.layout, entry_bytes: info.entry_bytes }
+    }
+
+    /// Name of the layout.
+    pub fn name(&self) -> &'static str {
+        layout::NAMES.iter().find(|(id, _)| *id == self.id).map_or("none", |(_, name)| name)
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} bytes an entry)", self.name(), self.entry_bytes)
+    }
+}
+
+impl Snapshot {
+    /// Binds the cells of a complete table.
+    pub(crate) fn new(
+        name: &str,
+        table: Vec<(CellId, Arc<Generation>)>,
+        geometry: &Geometry,
+    ) -> Result<Self, SlotsError> {
+        let (digest, prefill_digest) = digests(&table, geometry);
+        let cells = Cells(table.into_iter().collect());
+        let layers = both(|phase| {
+            (0..geometry.layers()).map(|layer| cells.layer(phase, layer, geometry)).collect::<Result<_, _>>()
+        })?;
+        let heads = both(|phase| cells.bind(id(Seam::Mhc, Op::Head, Some(phase), None), mhc, |t| t.head))?;
+        let transport = if geometry.topology == Topology::Paired { Some(cells.transport()?) } else { None };
+        Ok(Self { name: name.to_owned(), layers, heads, transport, digest, prefill_digest })
+    }
+
+    /// Name of the assignment.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Hash of all cells: equal digests run equal code with equal options everywhere.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// Hash of all prefill cells and of the layouts; KV that was computed under one is valid under an equal one.
+    pub fn prefill_digest(&self) -> Digest {
+        self.prefill_digest
+    }
+
+    /// Number of layers.
+    pub fn num_layers(&self) -> usize {
+        self.layers[0].len()
+    }
+
+    /// The cells of a layer.
+    ///
+    /// # Panics
+    /// If `layer` is not one of the model.
+    pub fn layer(&self, phase: Phase, layer: usize) -> &LayerCells {
+        &self.layers[phase as usize][layer]
+    }
+
+    /// `mhc.head`.
+    pub fn head(&self, phase: Phase) -> &Bound<HeadFn> {
+        &self.heads[phase as usize]
+    }
+
+    /// `kv_transport`; `None` unless the topology is paired.
+    pub fn transport(&self) -> Option<&TransportCell> {
+        self.transport.as_ref()
+    }
+
+    /// Layout of the attention entries of a layer (window and compressed), the same in both phases.
+    ///
+    /// # Panics
+    /// If `layer` is not one of the model.
+    pub fn kv_layout(&self, layer: usize) -> Layout {
+        Layout::of(&self.layers[0][layer].store.generation)
+    }
+
+    /// Layout of the index keys of a layer, the same in both phases; `None` outside csa layers.
+    ///
+    /// # Panics
+    /// If `layer` is not one of the model.
+    pub fn key_layout(&self, layer: usize) -> Option<Layout> {
+        self.layers[0][layer].index_compress.as_ref().map(|b| Layout::of(&b.generation))
+    }
+
+    /// All cells with what serves them and their counts, in the order of [`Geometry::cells`].
+    pub fn cells(&self) -> impl Iterator<Item = CellView<'_>> {
+        let phase = |p: Phase| {
+            self.layers[p as usize]
+                .iter()
+                .flat_map(LayerCells::views)
+                .chain(std::iter::once(self.heads[p as usize].view()))
+        };
+        let transport = self.transport.as_ref().map(TransportCell::view);
+        Phase::ALL.iter().flat_map(move |p| phase(*p)).chain(transport)
+    }
+
+    /// The generations in use, each once, by id.
+    pub fn generations(&self) -> Vec<Arc<Generation>> {
+        let unique: BTreeMap<u64, _> =
+            self.cells().map(|c| (c.generation.id, c.generation.clone())).collect();
+        unique.into_values().collect()
+    }
+}
+
+impl LayerCells {
+    /// The cells with their counts.
+    pub fn views(&self) -> impl Iterator<Item = CellView<'_>> {
+        let views = [
+            Some(self.store.view()),
+            self.compress.as_ref().map(Bound::view),
+            Some(self.core.view()),
+            self.index_compress.as_ref().map(Bound::view),
+            self.select.as_ref().map(Bound::view),
+            Some(self.route.view()),
+            Some(self.experts.view()),
+            Some(self.mhc_pre.view()),
+            Some(self.mhc_post.view()),
+        ];
+        views.into_iter().flatten()
+    }
+}
+
+impl TransportCell {
+    /// The cell with the counts of all its functions.
+    pub fn view(&self) -> CellView<'_> {
+        let others = [self.register.view(), self.poll.view(), self.cancel.view()];
+        others.iter().fold(self.put.view(), |sum, v| CellView {
+            calls: sum.calls + v.calls,
+            rows: sum.rows + v.rows,
+            ..sum
+        })
+    }
+}
+
+fn id(seam: Seam, op: Op, phase: Option<Phase>, layer: Option<usize>) -> CellId {
+    CellId { seam, op, phase, layer: layer.map(|l| l as u32) }
+}
+
+/// The results for both phases, in their order.
+fn both<T>(of: impl Fn(Phase) -> Result<T, SlotsError>) -> Result<[T; 2], SlotsError> {
+    Ok([of(Phase::Prefill)?, of(Phase::Decode)?])
+}
+
+/// What serves each cell.
+struct Cells(HashMap<CellId, Arc<Generation>>);
+
+impl Cells {
+    /// Binds one cell to the function that `pick` finds in the table that `table` finds.
+    fn bind<T: 'static, F>(
+        &self,
+        cell: CellId,
+        table: fn(&Generation) -> Option<&'static T>,
+        pick: fn(&T) -> Option<F>,
+    ) -> Result<Bound<F>, SlotsError> {
+        let missing = |variant: String| SlotsError::MissingOp {
+            cell,
+            variant,
+            op: cell.op.to_string(),
+            next: "Give the cell to a variant that has it.".to_owned(),
+        };
+        let generation = self.0.get(&cell).cloned().ok_or_else(|| missing("none".to_owned()))?;
+        let f = table(&generation).and_then(pick).ok_or_else(|| missing(generation.spec.to_string()))?;
+        Ok(Bound::new(cell, generation, f))
+    }
+
+    fn layer(&self, phase: Phase, layer: usize, geometry: &Geometry) -> Result<LayerCells, SlotsError> {
+        let cell = |seam, op| id(seam, op, Some(phase), Some(layer));
+        let has = |seam, op| Geometry::has(geometry.classes[layer], seam, op);
+        let compress = has(Seam::Attention, Op::Compress);
+        let index = has(Seam::Indexer, Op::Select);
+        Ok(LayerCells {
+            store: self.bind(cell(Seam::Attention, Op::Store), attention, |t| t.store)?,
+            compress: compress
+                .then(|| self.bind(cell(Seam::Attention, Op::Compress), attention, |t| t.compress))
+                .transpose()?,
+            core: self.bind(cell(Seam::Attention, Op::Core), attention, |t| t.core)?,
+            index_compress: index
+                .then(|| self.bind(cell(Seam::Indexer, Op::Compress), indexer, |t| t.compress))
+                .transpose()?,
+            select: index
+                .then(|| self.bind(cell(Seam::Indexer, Op::Select), indexer, |t| t.select))
+                .transpose()?,
+            route: self.bind(cell(Seam::Moe, Op::Route), moe, |t| t.route)?,
+            experts: self.bind(cell(Seam::Moe, Op::Experts), moe, |t| t.experts)?,
+            mhc_pre: self.bind(cell(Seam::Mhc, Op::Pre), mhc, |t| t.pre)?,
+            mhc_post: self.bind(cell(Seam::Mhc, Op::Post), mhc, |t| t.post)?,
+        })
+    }
+
+    fn transport(&self) -> Result<TransportCell, SlotsError> {
+        let cell = id(Seam::KvTransport, Op::Transport, None, None);
+        Ok(TransportCell {
+            register: self.bind(cell, transport, |t| t.register)?,
+            put: self.bind(cell, transport, |t| t.put)?,
+            poll: self.bind(cell, transport, |t| t.poll)?,
+            cancel: self.bind(cell, transport, |t| t.cancel)?,
+        })
+    }
+}
+
+fn attention(generation: &Generation) -> Option<&'static AttentionV1> {
+    generation.instance.plugin().entry().attention
+}
+
+fn indexer(generation: &Generation) -> Option<&'static IndexerV1> {
+    generation.instance.plugin().entry().indexer
+}
+
+fn moe(generation: &Generation) -> Option<&'static MoeV1> {
+    generation.instance.plugin().entry().moe
+}
+
+fn mhc(generation: &Generation) -> Option<&'static MhcV1> {
+    generation.instance.plugin().entry().mhc
+}
+
+fn transport(generation: &Generation) -> Option<&'static KvTransportV1> {
+    generation.instance.plugin().entry().kv_transport
+}
+
+/// Hash of all cells, and hash of the prefill cells with all layouts.
+fn digests(table: &[(CellId, Arc<Generation>)], geometry: &Geometry) -> (Digest, Digest) {
+    let mut all = vec![format!("{geometry:?}")];
+    let mut prefill = all.clone();
+    for (cell, generation) in table {
+        let line = format!("{cell} {}", generation.hash);
+        if cell.phase == Some(Phase::Prefill) {
+            prefill.push(format!("{line} {}", Layout::of(generation)));
+        }
+        all.push(line);
+    }
+    let digest = |lines: &[String]| Digest::of(lines.iter().map(String::as_str));
+    (digest(&all), digest(&prefill))
+}
