@@ -4,7 +4,7 @@ use crate::request::{Handle, Request};
 use crate::scheduler::Scheduler;
 use crate::sequence::Ticket;
 use crate::{EngineConfig, EngineError, SubmitError};
-use crossbeam_channel::{Sender, unbounded};
+use crossbeam_channel::{Sender, bounded, unbounded};
 use hotseam_model::Model;
 use hotseam_slots::Slots;
 use serde::Serialize;
@@ -104,7 +104,12 @@ impl Engine {
         if waiting >= MAX_WAITING {
             return refuse(SubmitError::Full(waiting));
         }
-        let (events, receiver) = unbounded();
+        // Room for every event, so that a slow client neither stops the engine nor makes it allocate. Taps are too large
+        // to reserve.
+        let (events, receiver) = match request.tap_logits {
+            true => unbounded(),
+            false => bounded(request.max_tokens + 1),
+        };
         let cancelled = Arc::new(AtomicBool::new(false));
         let ticket = Ticket { request, events, cancelled: Arc::clone(&cancelled) };
         let requests = self.shared.requests.lock().unwrap_or_else(|e| e.into_inner());

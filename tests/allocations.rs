@@ -1,0 +1,46 @@
+//! A warm step allocates nothing on the host's side, with eight sequences that decode.
+
+use hotseam_engine::{Event, Handle, Request};
+use hotseam_tests::{Checkpoint, all, config, engine, goldens};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: hands everything on to the system allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's contract.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's contract.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static GLOBAL: Counting = Counting;
+
+fn take(handle: &Handle, tokens: usize) {
+    for _ in 0..tokens {
+        assert!(matches!(handle.recv(), Some(Event::Token { .. })));
+    }
+}
+
+#[test]
+fn warm_decode_steps_allocate_nothing() {
+    let engine = engine(Checkpoint::Nano, all("cpu-stock"), config());
+    let tokens = goldens::ladder(Checkpoint::Nano).tokens;
+    let request = |i: usize| Request::greedy(tokens[i..i + 300 + i].to_vec(), 600);
+    let handles: Vec<_> = (0..8).map(|i| engine.submit(request(i)).unwrap()).collect();
+    // Two window pages, several ratio-4 groups and a ratio-128 group go by while it warms up.
+    handles.iter().for_each(|h| take(h, 300));
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    handles.iter().for_each(|h| take(h, 200));
+    let count = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    assert_eq!(count, 0, "allocations in about 200 decode steps of 8 sequences");
+}
