@@ -1,5 +1,8 @@
 //! `extern "C"` functions around the traits: argument checks, error text, and no unwinding.
 
+// The contract's function types are safe, so these functions are; what the host passes is checked by the contract's rules.
+#![allow(clippy::not_unsafe_ptr_arg_deref)]
+
 use crate::host::{Ctx, Host};
 use crate::{Error, Plugin, Result};
 use hotseam_abi::*;

@@ -35,7 +35,7 @@ fn check(t: &TensorRef, what: &str, ndim: u32, want: &[u32], align: usize) -> Re
     if n > 0 && t.data.is_null() {
         return Err(Error::argument(format!("{what} is missing")));
     }
-    if t.data.addr() % align != 0 {
+    if !t.data.addr().is_multiple_of(align) {
         return Err(Error::argument(format!("{what} is not aligned to {align} bytes")));
     }
     Ok(n)

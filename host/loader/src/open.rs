@@ -93,11 +93,7 @@ fn from_library(source: Source<'_>, error: LibraryError) -> LoadError {
         }
         LibraryError::AbiInstability(errors) => {
             let text = errors.to_string();
-            let file = source.staged.with_extension("layout.txt");
-            let report = match std::fs::write(&file, &text) {
-                Ok(()) => file.display().to_string(),
-                Err(e) => format!("not written ({e})"),
-            };
+            let report = report::keep(&text).unwrap_or_else(|e| format!("not written ({e})"));
             LoadError::Layout { name, path, what: report::summary(&text), report }
         }
         LibraryError::IncompatibleVersionNumber { expected_version, actual_version, .. } => {

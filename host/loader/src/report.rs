@@ -1,5 +1,7 @@
 //! Short forms of abi_stable's reports, which run to hundreds of lines.
 
+use std::io::Write;
+
 /// Longest summary, in characters.
 const LIMIT: usize = 240;
 
@@ -13,6 +15,14 @@ pub(crate) fn summary(report: &str) -> String {
         }
         None => one_line(report),
     }
+}
+
+/// Writes a whole report to a new file that outlives the process, and returns its path.
+pub(crate) fn keep(report: &str) -> std::io::Result<String> {
+    let mut file = tempfile::Builder::new().prefix("hotseam-layout-").suffix(".txt").tempfile()?;
+    file.write_all(report.as_bytes())?;
+    let (_, path) = file.keep()?;
+    Ok(path.display().to_string())
 }
 
 /// `text` with runs of white space made single, cut to a length that fits a message.

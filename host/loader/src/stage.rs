@@ -101,14 +101,13 @@ pub(crate) fn put(name: &str, dir: &Path, checked: &Checked) -> Result<PathBuf, 
             .mode(0o500)
             .open(&partial)
             .map_err(|e| io("create", e))?;
-        file.write_all(&checked.bytes).and_then(|()| file.sync_all()).map_err(|e| io("write", e))?;
+        file.write_all(&checked.bytes).map_err(|e| io("write", e))?;
         std::fs::rename(&partial, &path).map_err(|e| io("rename", e))?;
     }
     let mut copy = Vec::with_capacity(checked.bytes.len());
     File::open(&path).and_then(|mut f| f.read_to_end(&mut copy)).map_err(|e| io("read back", e))?;
-    let found = sha256_hex(&copy);
-    if found != checked.sha256 {
-        let (name, expected) = (name.to_owned(), checked.sha256.clone());
+    if copy != checked.bytes {
+        let (name, expected, found) = (name.to_owned(), checked.sha256.clone(), sha256_hex(&copy));
         return Err(LoadError::Hash { name, path, expected, found });
     }
     Ok(path)

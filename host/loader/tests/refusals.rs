@@ -5,7 +5,7 @@ mod common;
 use common::{build, manifest, manifest_with};
 use hotseam_loader::{LoadError, Loader, Options, Policy};
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -96,6 +96,21 @@ fn place_type_and_mode() {
     loader.open(NAME).expect("accepted by the default policy");
     let strict = Loader::with_policy(vec![dir.path().to_owned()], Policy { strict: true }).expect("a loader");
     assert_refused(strict.open(NAME), 101, &["strict", "0775", "chmod go-w"]);
+}
+
+#[test]
+fn owner() {
+    let dir = dir();
+    let file = build(dir.path(), FILE, 0, &manifest(NAME), &[]);
+    match chown(&file, Some(54321), None) {
+        Ok(()) => assert_refused(
+            loader(dir.path()).open(NAME),
+            101,
+            &["the owner must be root", "user 54321", "chown"],
+        ),
+        // Only root gives files away; anybody else has only files of its own to show.
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied),
+    }
 }
 
 #[test]

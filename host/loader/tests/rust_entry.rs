@@ -88,4 +88,8 @@ fn another_root_module_is_refused_by_its_layout() {
     for word in ["other_root_module.so", "expected", "PluginMod", "Rebuild"] {
         assert!(text.contains(word), "`{word}` is not in: {text}");
     }
+    let LoadError::Layout { report, .. } = &error else { panic!("another kind: {text}") };
+    let whole = std::fs::read_to_string(report).expect("the whole report is there");
+    assert!(whole.len() > text.len());
+    std::fs::remove_file(report).expect("removed");
 }

@@ -8,6 +8,7 @@ use crate::registry::Registry;
 use crate::rule::Rule;
 use crate::seam::{Op, Seam, Topology};
 use crate::selector::{Scope, Selector};
+use crate::snapshot::Layout;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -142,7 +143,7 @@ fn serving(cell: CellId, generation: &Arc<Generation>) -> Result<Arc<Generation>
             cell,
             variant: found.spec.to_string(),
             served: found.phases(),
-            phase: phase.to_string(),
+            phase,
             hint: Selector { phase: Some(fits), ..Selector::seam(cell.seam) }.to_string(),
         });
     }
@@ -151,20 +152,14 @@ fn serving(cell: CellId, generation: &Arc<Generation>) -> Result<Arc<Generation>
 
 /// All cells that read or write one pool (a seam's of one layer, in both phases) have one layout.
 fn check_layouts(table: &[(CellId, Arc<Generation>)]) -> Result<(), SlotsError> {
-    let mut pools: HashMap<(Seam, Option<u32>), (CellId, &Arc<Generation>)> = HashMap::new();
+    let mut pools = HashMap::new();
     let with_pool = table.iter().filter(|(cell, _)| matches!(cell.seam, Seam::Attention | Seam::Indexer));
     for (cell, generation) in with_pool {
         let (first, other) = *pools.entry((cell.seam, cell.layer)).or_insert((*cell, generation));
-        let (a, b) = (crate::Layout::of(other), crate::Layout::of(generation));
-        if a != b {
-            return Err(SlotsError::Layouts {
-                a: first,
-                a_variant: other.spec.to_string(),
-                a_layout: a.to_string(),
-                b: *cell,
-                b_variant: generation.spec.to_string(),
-                b_layout: b.to_string(),
-            });
+        if Layout::of(other) != Layout::of(generation) {
+            let layout = |g: &Generation| format!("`{}` has {}", g.spec, Layout::of(g));
+            let (a_layout, b_layout) = (layout(other), layout(generation));
+            return Err(SlotsError::Layouts { a: first, a_layout, b: *cell, b_layout });
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Why an assignment cannot be built or changed.
 
 use crate::cell::CellId;
-use crate::seam::Seam;
+use crate::seam::{Phase, Seam};
 use hotseam_loader::LoadError;
 use thiserror::Error;
 
@@ -10,7 +10,7 @@ use thiserror::Error;
 pub enum SlotsError {
     /// A plugin was not loaded.
     #[error(transparent)]
-    Load(#[from] LoadError),
+    Load(Box<LoadError>),
     /// The plugin that serves the ops a variant leaves out was not loaded.
     #[error("variant `{variant}` needs its base `{base}`: {source}")]
     Base {
@@ -19,7 +19,7 @@ pub enum SlotsError {
         /// Base in its manifest.
         base: String,
         /// Why the base was not loaded.
-        source: LoadError,
+        source: Box<LoadError>,
     },
     /// A chain of bases comes back to itself.
     #[error(
@@ -129,27 +129,23 @@ pub enum SlotsError {
         /// Phases that it serves.
         served: String,
         /// Phase of the cell.
-        phase: String,
+        phase: Phase,
         /// A selector that would do.
         hint: String,
     },
     /// Two cells that share a pool have different layouts.
     #[error(
-        "cells {a} and {b} share a pool but differ in layout: `{a_variant}` has {a_layout}, `{b_variant}` has \
-         {b_layout}. Give both cells variants of one layout."
+        "cells {a} and {b} share a pool but differ in layout: {a_layout}, but {b_layout}. Give both cells variants of \
+         one layout."
     )]
     Layouts {
         /// One cell.
         a: CellId,
-        /// Its variant.
-        a_variant: String,
-        /// Its layout.
+        /// Its variant and layout.
         a_layout: String,
         /// The other cell.
         b: CellId,
-        /// Its variant.
-        b_variant: String,
-        /// Its layout.
+        /// Its variant and layout.
         b_layout: String,
     },
     /// A change would alter the layout of a pool in use.
@@ -197,5 +193,11 @@ impl SlotsError {
             Self::LayoutChange { .. } => Some(402),
             _ => None,
         }
+    }
+}
+
+impl From<LoadError> for SlotsError {
+    fn from(error: LoadError) -> Self {
+        Self::Load(Box::new(error))
     }
 }

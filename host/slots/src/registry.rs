@@ -125,9 +125,12 @@ impl Registry {
             let chain = [above.as_slice(), &[name]].concat().join(" -> ");
             return Err(SlotsError::BaseCircle { variant: spec.to_string(), chain });
         }
-        let wrap =
-            |source: LoadError| SlotsError::Base { variant: spec.to_string(), base: base.to_owned(), source };
-        let base_plugin = self.loader.open(base).map_err(wrap)?;
+        let wrap = |source: Box<LoadError>| SlotsError::Base {
+            variant: spec.to_string(),
+            base: base.to_owned(),
+            source,
+        };
+        let base_plugin = self.loader.open(base).map_err(|error| wrap(Box::new(error)))?;
         let found = seam_of(&base_plugin)?;
         if found != seam {
             let (variant, base) = (spec.to_string(), base.to_owned());
