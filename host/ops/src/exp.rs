@@ -10,8 +10,8 @@ use crate::lanes::{LANES, Lanes, padded};
 const LOWEST: f32 = -105.0;
 /// Beyond this, every result is infinite.
 const HIGHEST: f32 = 90.0;
-/// ln 2 in two parts: the first is 355 / 512, so its products with small integers are exact.
-const LN2: (f32, f32) = (0.693_359_4, -2.121_944_4e-4);
+/// ln 2 in two parts; products of the first with small integers are exact.
+const LN2: (f32, f32) = (355.0 / 512.0, -2.121_944_4e-4);
 /// Coefficients of `(exp(r) - 1 - r) / r^2`, the highest power first.
 const POLYNOMIAL: [f32; 6] =
     [1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
@@ -42,7 +42,7 @@ impl Kernel for Exp<'_> {
 
 /// Exponential of eight values.
 #[inline(always)]
-pub(crate) fn exp<L: Lanes>(lanes: L, x: L::V) -> L::V {
+pub fn exp<L: Lanes>(lanes: L, x: L::V) -> L::V {
     // The constant comes first: a NaN in `x` passes.
     let x = lanes.min(lanes.splat(HIGHEST), lanes.max(lanes.splat(LOWEST), x));
     let n = lanes.round(lanes.mul(x, lanes.splat(std::f32::consts::LOG2_E)));

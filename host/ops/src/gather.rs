@@ -81,7 +81,7 @@ impl Kernel for Scores<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(mut self, lanes: L) {
-        for_row_tiles!(key in 0, self.offsets.len(); M => self.keys::<L, M>(lanes, key));
+        for_row_tiles!(key in 0, self.offsets.len(), threes: true; M => self.keys::<L, M>(lanes, key));
     }
 }
 

@@ -1,14 +1,12 @@
 //! Choice of the instruction set, made once, and the bridge from safe code into code compiled for it.
 
-use std::sync::OnceLock;
-
 use crate::lanes::{Lanes, Portable};
 
 /// A computation written once over [`Lanes`] and compiled for each instruction set.
 ///
 /// `run` must be `#[inline(always)]`, and so must every generic function it calls: only code inlined into the
 /// entry function of an instruction set is compiled with that set.
-pub(crate) trait Kernel {
+pub trait Kernel {
     /// What the computation returns.
     type Output;
     /// Computes with the given lanes.
@@ -17,7 +15,7 @@ pub(crate) trait Kernel {
 
 /// Runs a kernel on the best instruction set of this machine.
 #[inline]
-pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
+pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
     #[cfg(target_arch = "x86_64")]
     if let Some(lanes) = avx2() {
         // SAFETY: the token exists only if the processor has AVX2 and FMA.
@@ -35,7 +33,7 @@ pub(crate) fn portable<K: Kernel>(kernel: K) -> K::Output {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(crate) fn avx2() -> Option<crate::lanes::Avx2> {
-    static FOUND: OnceLock<Option<crate::lanes::Avx2>> = OnceLock::new();
+    static FOUND: std::sync::OnceLock<Option<crate::lanes::Avx2>> = std::sync::OnceLock::new();
     *FOUND.get_or_init(crate::lanes::Avx2::detect)
 }
 

@@ -34,8 +34,14 @@ impl Lanes for Avx2 {
     unsafe fn load_bf16(self, at: *const u16) -> __m256 {
         // SAFETY: self proves AVX2; the caller promises eight readable u16.
         unsafe {
-            let half = _mm_loadu_si128(at.cast());
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(half)))
+            // Both halves of the register get all eight numbers; one shuffle then moves four of them into the
+            // upper halves of the lanes. Widening and shifting would take two or three operations.
+            let both = _mm256_broadcastsi128_si256(_mm_loadu_si128(at.cast()));
+            let spread = _mm256_setr_epi8(
+                -1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7, //
+                -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15,
+            );
+            _mm256_castsi256_ps(_mm256_shuffle_epi8(both, spread))
         }
     }
 

@@ -15,10 +15,10 @@ pub(crate) use avx2::Avx2;
 pub(crate) use portable::Portable;
 
 /// Number of lanes.
-pub(crate) const LANES: usize = 8;
+pub const LANES: usize = 8;
 
 /// Operations on eight f32 lanes. Every implementation gives the same bits (NaN payloads aside).
-pub(crate) trait Lanes: Copy {
+pub trait Lanes: Copy {
     /// Eight f32 values.
     type V: Copy;
 

@@ -11,40 +11,26 @@ use crate::lanes::Lanes;
 #[inline(always)]
 pub(super) unsafe fn multiply<L: Lanes, T: Element>(lanes: L, p: &Product, w: *const T, area: Area) {
     let end = area.col + area.cols;
+    let mut col = area.col;
     // SAFETY: columns col..end and the rows of the area are in bounds.
     unsafe {
-        let mut col = area.col;
-        if area.rows == 1 {
-            while col + 8 <= end {
-                columns::<L, T, 1, 8>(lanes, p, w, area.row, col);
-                col += 8;
-            }
-        }
-        while col + 4 <= end {
-            rows::<L, T, 4>(lanes, p, w, area, col);
-            col += 4;
+        // Eight columns stay in the L1 cache for all rows.
+        while col + 8 <= end {
+            for_row_tiles!(row in area.row, area.rows, threes: !T::WIDENS; M => if M == 1 {
+                columns::<L, T, 1, 8>(lanes, p, w, row, col);
+            } else {
+                columns::<L, T, M, 4>(lanes, p, w, row, col);
+                columns::<L, T, M, 4>(lanes, p, w, row, col + 4);
+            });
+            col += 8;
         }
         while col < end {
-            rows::<L, T, 1>(lanes, p, w, area, col);
+            for_row_tiles!(row in area.row, area.rows, threes: !T::WIDENS; M => {
+                columns::<L, T, M, 1>(lanes, p, w, row, col);
+            });
             col += 1;
         }
     }
-}
-
-/// `N` columns of all rows of the area.
-///
-/// # Safety
-/// As [`multiply`].
-#[inline(always)]
-unsafe fn rows<L: Lanes, T: Element, const N: usize>(
-    lanes: L,
-    p: &Product,
-    w: *const T,
-    area: Area,
-    col: usize,
-) {
-    // SAFETY: the rows of the area are in bounds.
-    unsafe { for_row_tiles!(row in area.row, area.rows; M => columns::<L, T, M, N>(lanes, p, w, row, col)) }
 }
 
 /// One tile.

@@ -54,7 +54,7 @@ pub(super) unsafe fn multiply<L: Lanes, T: Element>(lanes: L, p: &Product, w: *c
         for first in (0..whole).step_by(most) {
             let panel = Area { col: area.col + first, cols: most.min(whole - first), ..area };
             let w = w.add(panel.col * p.k);
-            if T::PACK {
+            if T::WIDENS {
                 packed(lanes, p, w, panel);
             } else {
                 block(lanes, p, InPlace(w), panel);
@@ -157,7 +157,9 @@ impl Panel for Interleaved {
 #[inline(always)]
 unsafe fn block<L: Lanes, P: Panel>(lanes: L, p: &Product, panel: P, area: Area) {
     // SAFETY: the rows of the area are in bounds.
-    unsafe { for_row_tiles!(row in area.row, area.rows; M => stripe::<L, P, M>(lanes, p, panel, row, area)) }
+    unsafe {
+        for_row_tiles!(row in area.row, area.rows, threes: true; M => stripe::<L, P, M>(lanes, p, panel, row, area))
+    }
 }
 
 /// `M` rows times all columns of the panel.

@@ -3,8 +3,8 @@
 //! Each result is one sum in the order of [`crate::lanes`], whatever the path:
 //!
 //! - few rows ([`few`]): weights are read once, straight from memory, and bf16 is widened on the fly;
-//! - many rows ([`many`]): panels of weight rows are widened and interleaved into a buffer that fits the L1
-//!   cache, then every row of a block is multiplied with the panel.
+//! - many rows ([`many`]): a block of rows is multiplied with one panel of weights after the other, each of which
+//!   fits the L1 cache; bf16 panels are widened and interleaved first.
 //!
 //! Both share the register tiles of [`tile`]. Pieces for threads are rectangles of `y`.
 

@@ -8,8 +8,9 @@ use crate::lanes::{LANES, Lanes, padded};
 
 /// A number that widens to f32.
 pub(crate) trait Element: Copy {
-    /// Widening costs enough that many rows should share it.
-    const PACK: bool;
+    /// The type needs widening: it takes a register, which a tile of three rows does not have, and it takes time,
+    /// which many rows should share.
+    const WIDENS: bool;
     /// The value as f32.
     fn widen(self) -> f32;
     /// Reads and widens eight numbers.
@@ -20,7 +21,7 @@ pub(crate) trait Element: Copy {
 }
 
 impl Element for f32 {
-    const PACK: bool = false;
+    const WIDENS: bool = false;
 
     #[inline(always)]
     fn widen(self) -> f32 {
@@ -36,7 +37,7 @@ impl Element for f32 {
 
 /// bf16 bits.
 impl Element for u16 {
-    const PACK: bool = true;
+    const WIDENS: bool = true;
 
     #[inline(always)]
     fn widen(self) -> f32 {
@@ -181,13 +182,14 @@ fn reduce<L: Lanes, const N: usize>(lanes: L, sums: [L::V; N]) -> [f32; N] {
     out
 }
 
-/// Runs a body for tiles of 3 that cover `rows` rows from `first` on; what is left becomes 2 + 2, 2 or 1, because
-/// a single row cannot keep the multiply-add units busy. The body sees the first row and the constant size.
+/// Runs a body for tiles that cover `rows` rows from `first` on: tiles of 3 if `threes`, and what is left as 2 + 2,
+/// 2 or 1, because a single row cannot keep the multiply-add units busy. The body sees the first row of its tile
+/// and the constant size.
 macro_rules! for_row_tiles {
-    ($row:ident in $first:expr, $rows:expr; $m:ident => $body:expr) => {{
+    ($row:ident in $first:expr, $rows:expr, threes: $threes:expr; $m:ident => $body:expr) => {{
         let mut $row: usize = $first;
         let end = $row + $rows;
-        while end - $row >= 3 && end - $row != 4 {
+        while $threes && end - $row >= 3 && end - $row != 4 {
             const $m: usize = 3;
             $body;
             $row += 3;
