@@ -277,3 +277,29 @@ fn directories_in_place_of_files_are_refused() {
     fs::create_dir(tiny.shard(1)).unwrap();
     assert!(matches!(tiny.read().unwrap_err(), E::Io { path, .. } if path == tiny.shard(1)));
 }
+
+/// Any single damaged byte of the text parts is either harmless (a blank, or a field that is ignored) or an error.
+#[test]
+fn random_damage_never_panics() {
+    let tiny = Tiny::new();
+    tiny.write();
+    let mut state = 7u64;
+    let mut refused = 0;
+    for round in 0..400 {
+        let path = match round % 3 {
+            0 => tiny.shard(1 + round / 3 % 2),
+            1 => tiny.file("config.json"),
+            _ => tiny.file("model.safetensors.index.json"),
+        };
+        let whole = fs::read(&path).unwrap();
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let limit = whole.len().min(4000);
+        let mut bytes = whole.clone();
+        bytes[(state >> 33) as usize % limit] ^= 1 << (state >> 61);
+        fs::write(&path, bytes).unwrap();
+        refused += usize::from(tiny.read().is_err());
+        fs::write(&path, whole).unwrap();
+    }
+    tiny.read().unwrap();
+    assert!(refused > 200, "only {refused} of 400 were refused");
+}
