@@ -1,0 +1,76 @@
+//! The YAML configuration of Hotseam.
+//!
+//! [`load`] reads a file, applies `--set a.b=c` overrides, checks every key and every reference, and makes
+//! paths absolute. Nothing is silently defaulted: an unknown key, a duplicate key, a value of the wrong type
+//! and an assignment that extends a missing one are errors, and each error names the file, line, column,
+//! field path and, where a name is misspelt, the nearest known one.
+//!
+//! Selectors and variants stay text here ([`RuleText`]); `hotseam-slots` gives them meaning.
+
+mod assignments;
+mod document;
+mod error;
+mod names;
+mod oracle;
+mod overrides;
+mod schema;
+
+use std::path::Path;
+
+pub use assignments::{Assignment, Assignments, DEFAULT_ASSIGNMENT, RuleText, valid_assignment_name};
+pub use error::{ConfigError, InvalidValue, Place};
+pub use oracle::Oracle;
+pub use schema::{
+    BisectSection, Config, EngineSection, ModelSection, NeedleSection, PluginsSection, ServerSection,
+    Topology,
+};
+
+/// Reads the configuration at `path` and applies `overrides`, each of the form `a.b=value` with a YAML value.
+///
+/// Relative paths in the file resolve against the file's directory; relative paths given by an override
+/// resolve against the current directory, because they are typed there.
+///
+/// # Errors
+/// [`ConfigError::Read`] if the file cannot be read, [`ConfigError::Invalid`] with a position in the file or
+/// the name of the override for everything else.
+pub fn load(path: &Path, overrides: &[String]) -> Result<Config, ConfigError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    let file =
+        std::path::absolute(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    let directory = file.parent().unwrap_or(Path::new("/"));
+    parse(&text, &path.display().to_string(), directory, overrides)
+}
+
+/// As [`load`], for a text already in memory. `name` stands for the file in messages, `directory` is what
+/// relative paths in the text resolve against.
+///
+/// # Errors
+/// [`ConfigError::Invalid`], as for [`load`].
+pub fn parse(text: &str, name: &str, directory: &Path, overrides: &[String]) -> Result<Config, ConfigError> {
+    let source = document::Source { name, text };
+    let mut value = source.value()?;
+    let overrides = overrides::parse_all(overrides)?;
+    for entry in &overrides {
+        entry.apply(&mut value)?;
+    }
+    let fail = |fault: document::Fault| {
+        let made_here = !source.has(&fault.path);
+        let culprit = overrides
+            .iter()
+            .rev()
+            .find(|entry| entry.concerns(&fault.path) || (made_here && entry.reaches(&fault.path)));
+        match culprit {
+            Some(entry) => entry.error(fault),
+            None => source.error(fault),
+        }
+    };
+    let mut config = document::typed(&value).map_err(fail)?;
+    config.check_references().map_err(fail)?;
+    let here = std::env::current_dir()
+        .map_err(|error| ConfigError::Read { path: Path::new(".").to_owned(), source: error })?;
+    config.resolve_paths(|field| {
+        if overrides.iter().any(|entry| entry.sets(field)) { here.as_path() } else { directory }
+    });
+    Ok(config)
+}

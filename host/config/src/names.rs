@@ -1,0 +1,37 @@
+//! "Did you mean": nearest known names.
+
+/// The entry of `known` closest to `name`, if it is close enough to be a misspelling of it.
+pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let limit = (name.chars().count() / 3).max(2);
+    known
+        .into_iter()
+        .map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate))
+        .filter(|(distance, _)| *distance <= limit)
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+/// A hint for an unknown `name`: the nearest known one, and the list.
+pub(crate) fn hint(name: &str, known: &[&str]) -> String {
+    let list = known.join(", ");
+    match nearest(name, known.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`? known: {list}"),
+        None => format!("known: {list}"),
+    }
+}
+
+/// Splits serde's "unknown field `x`, expected one of `a`, `b`" into the complaint and a hint; other messages
+/// stay as they are.
+pub(crate) fn explain(message: String) -> (String, Option<String>) {
+    if !message.starts_with("unknown field") && !message.starts_with("unknown variant") {
+        return (message, None);
+    }
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    match quoted.split_first() {
+        Some((name, known)) if !known.is_empty() => {
+            let head = message.split(',').next().unwrap_or(&message);
+            (head.replace("unknown variant", "unknown value"), Some(hint(name, known)))
+        }
+        _ => (message, None),
+    }
+}

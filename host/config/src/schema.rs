@@ -1,0 +1,249 @@
+//! The sections of the configuration file.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::assignments::Assignments;
+use crate::document::{Fault, FieldPath, Step};
+use crate::names;
+use crate::oracle::Oracle;
+
+/// A whole configuration. Paths are absolute after [`crate::load`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a mapping with the keys model, server, engine, ...")]
+pub struct Config {
+    /// The checkpoint.
+    pub model: ModelSection,
+    /// Where to listen.
+    #[serde(default)]
+    pub server: ServerSection,
+    /// Sizes of the engine.
+    #[serde(default)]
+    pub engine: EngineSection,
+    /// Where plugin files are found.
+    #[serde(default)]
+    pub plugins: PluginsSection,
+    /// Which variant each cell uses, by name of the assignment; `live` must be among them.
+    pub assignments: Assignments,
+    /// Defaults of `hotseam needle`.
+    #[serde(default)]
+    pub needle: NeedleSection,
+    /// What `hotseam bisect run` compares, if the file is meant for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bisect: Option<BisectSection>,
+}
+
+/// Section `model`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a mapping with the key path")]
+pub struct ModelSection {
+    /// Checkpoint directory with `config.json`, `tokenizer.json` and safetensors shards.
+    pub path: PathBuf,
+}
+
+/// Section `server`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a mapping with the keys listen, admin")]
+pub struct ServerSection {
+    /// Address of the public listener. Port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Unix socket of the admin endpoints; `null` lets the server choose one from the port.
+    pub admin: Option<PathBuf>,
+}
+
+impl Default for ServerSection {
+    fn default() -> Self {
+        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8000)), admin: None }
+    }
+}
+
+/// How prefill and decode share the process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Topology {
+    /// One pool of pages for both phases.
+    #[default]
+    Single,
+    /// Two pools; the `kv_transport` seam moves a sequence from one to the other after prefill.
+    Paired,
+}
+
+/// Section `engine`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a mapping with the keys max_seqs, max_context, ...")]
+pub struct EngineSection {
+    /// Sequences in one step, at most.
+    #[serde(deserialize_with = "positive")]
+    pub max_seqs: usize,
+    /// Tokens of one sequence, prompt and completion together, at most.
+    #[serde(deserialize_with = "positive")]
+    pub max_context: usize,
+    /// Prompt tokens per prefill step.
+    #[serde(deserialize_with = "positive")]
+    pub chunk: usize,
+    /// Pages of the pools; `null` sizes them for `max_seqs` sequences of `max_context`.
+    #[serde(deserialize_with = "some_positive")]
+    pub pages: Option<usize>,
+    /// Whether prefill and decode are paired.
+    pub topology: Topology,
+    /// Threads of the arithmetic; 0 takes one per core.
+    pub threads: usize,
+    /// Compressed entries the indexer keeps; `null` takes the checkpoint's number.
+    #[serde(deserialize_with = "some_positive")]
+    pub index_topk: Option<usize>,
+    /// Memory for prefill state kept for reuse, in bytes; 0 keeps none.
+    pub prefix_cache_bytes: usize,
+}
+
+impl Default for EngineSection {
+    fn default() -> Self {
+        Self {
+            max_seqs: 8,
+            max_context: 8192,
+            chunk: 512,
+            pages: None,
+            topology: Topology::Single,
+            threads: 0,
+            index_topk: None,
+            prefix_cache_bytes: 256 << 20,
+        }
+    }
+}
+
+/// Section `plugins`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a mapping with the key dirs")]
+pub struct PluginsSection {
+    /// Directories searched in this order; empty means the directory of the executable.
+    pub dirs: Vec<PathBuf>,
+}
+
+/// Section `needle`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a mapping with the keys haystack, lengths, probes, seed")]
+pub struct NeedleSection {
+    /// Text files that needles are hidden in, and that the KL oracle reads.
+    pub haystack: Vec<PathBuf>,
+    /// Prompt lengths in tokens.
+    #[serde(deserialize_with = "lengths")]
+    pub lengths: Vec<usize>,
+    /// Needle positions per length, spread evenly.
+    #[serde(deserialize_with = "positive")]
+    pub probes: usize,
+    /// Seed of names, values and passages.
+    pub seed: u64,
+}
+
+impl Default for NeedleSection {
+    fn default() -> Self {
+        Self { haystack: Vec::new(), lengths: vec![512, 1024, 2048], probes: 16, seed: 1 }
+    }
+}
+
+/// Section `bisect`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a mapping with the keys good, bad, oracle, budget_runs")]
+pub struct BisectSection {
+    /// Assignment that works.
+    pub good: String,
+    /// Assignment that fails.
+    pub bad: String,
+    /// What tells them apart.
+    pub oracle: Oracle,
+    /// Oracle runs allowed, those that verify both ends included.
+    #[serde(default = "default_budget", deserialize_with = "positive")]
+    pub budget_runs: usize,
+}
+
+fn default_budget() -> usize {
+    20
+}
+
+impl Config {
+    /// Refuses names of assignments that do not exist.
+    pub(crate) fn check_references(&self) -> Result<(), Fault> {
+        self.assignments.check()?;
+        let Some(bisect) = &self.bisect else { return Ok(()) };
+        for (field, name) in [("good", &bisect.good), ("bad", &bisect.bad)] {
+            if !self.assignments.contains(name) {
+                let known: Vec<&str> = self.assignments.iter().map(|(known, _)| known).collect();
+                return Err(Fault {
+                    path: FieldPath(vec![Step::Key("bisect".to_owned()), Step::Key(field.to_owned())]),
+                    message: format!("unknown assignment `{name}`"),
+                    hint: Some(names::hint(name, &known)),
+                    at_key: false,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes every path absolute; `base` gives the directory that a field's relative path stands in.
+    pub(crate) fn resolve_paths<'a>(&mut self, base: impl Fn(&str) -> &'a Path) {
+        let join = |field: &str, path: &mut PathBuf| *path = clean(&base(field).join(&*path));
+        join("model.path", &mut self.model.path);
+        if let Some(admin) = &mut self.server.admin {
+            join("server.admin", admin);
+        }
+        for (index, dir) in self.plugins.dirs.iter_mut().enumerate() {
+            join(&format!("plugins.dirs[{index}]"), dir);
+        }
+        for (index, file) in self.needle.haystack.iter_mut().enumerate() {
+            join(&format!("needle.haystack[{index}]"), file);
+        }
+    }
+}
+
+/// `path` without `.` parts, and without `dir/..` pairs as long as `dir` is no symbolic link.
+fn clean(path: &Path) -> PathBuf {
+    let mut result = PathBuf::new();
+    for part in path.components() {
+        match part {
+            std::path::Component::CurDir => {}
+            std::path::Component::ParentDir if result.is_dir() && !result.is_symlink() => {
+                result.pop();
+            }
+            other => result.push(other),
+        }
+    }
+    result
+}
+
+fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
+    match usize::deserialize(deserializer)? {
+        0 => Err(D::Error::custom("expected a number of at least 1, found 0")),
+        value => Ok(value),
+    }
+}
+
+pub(crate) fn some_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<usize>, D::Error> {
+    match Option::<usize>::deserialize(deserializer)? {
+        Some(0) => Err(D::Error::custom("expected null or a number of at least 1, found 0")),
+        value => Ok(value),
+    }
+}
+
+fn lengths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<usize>, D::Error> {
+    let lengths = Vec::<usize>::deserialize(deserializer)?;
+    if lengths.is_empty() || lengths.contains(&0) {
+        return Err(D::Error::custom("expected a list of at least one length, each at least 1"));
+    }
+    Ok(lengths)
+}
+
+pub(crate) fn some_lengths<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<usize>>, D::Error> {
+    lengths(deserializer).map(Some)
+}
+
+pub(crate) fn some_threshold<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    let threshold = f64::deserialize(deserializer)?;
+    if !threshold.is_finite() || threshold <= 0.0 {
+        return Err(D::Error::custom(format_args!("expected a finite number above 0, found {threshold}")));
+    }
+    Ok(Some(threshold))
+}

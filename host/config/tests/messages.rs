@@ -1,0 +1,432 @@
+//! Every message of the configuration, as a person sees it.
+
+use std::path::Path;
+
+use hotseam_config::parse;
+
+/// A valid configuration that the cases change.
+const GOOD: &str = "\
+model: { path: ../assets/nano-v4 }
+server: { listen: 127.0.0.1:8000, admin: null }
+engine: { max_seqs: 8, max_context: 8192, topology: single }
+assignments:
+  live:
+    - { select: attention, use: attention/cpu-stock }
+    - { select: indexer, use: \"indexer/cpu-stock{keys: f32}\" }
+  suspects:
+    extends: live
+    rules: [{ select: mhc, use: mhc/bf16-gemm }]
+bisect:
+  good: live
+  bad: suspects
+  oracle: { kind: needle, lengths: [2048], depths: 8 }
+";
+
+#[track_caller]
+fn expect(text: &str, sets: &[&str], message: &str) {
+    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    let error = parse(text, "x.yaml", Path::new("/etc/hotseam"), &sets).expect_err("accepted");
+    assert_eq!(error.to_string(), message);
+}
+
+/// `GOOD` with `from` replaced; the case is broken if `from` is not there.
+#[track_caller]
+fn with(from: &str, to: &str) -> String {
+    assert!(GOOD.contains(from), "{from} is not in the base text");
+    GOOD.replacen(from, to, 1)
+}
+
+#[test]
+fn unknown_key_names_the_nearest() {
+    expect(
+        &with("max_seqs", "max_seq"),
+        &[],
+        "\
+x.yaml:3:11: unknown field `max_seq`
+  |
+3 | engine: { max_seq: 8, max_context: 8192, topology: single }
+  |           ^
+  field: engine.max_seq
+  help: did you mean `max_seqs`? known: max_seqs, max_context, chunk, pages, topology, threads, index_topk, \
+prefix_cache_bytes",
+    );
+    expect(
+        &with("server:", "zzzzzzzz:"),
+        &[],
+        "\
+x.yaml:2:1: unknown field `zzzzzzzz`
+  |
+2 | zzzzzzzz: { listen: 127.0.0.1:8000, admin: null }
+  | ^
+  field: zzzzzzzz
+  help: known: model, server, engine, plugins, assignments, needle, bisect",
+    );
+    expect(
+        &with("{ select: mhc, use", "{ select: mhc, uses"),
+        &[],
+        "\
+x.yaml:10:28: unknown field `uses`
+   |
+10 |     rules: [{ select: mhc, uses: mhc/bf16-gemm }]
+   |                            ^
+  field: assignments.suspects.rules[0].uses
+  help: did you mean `use`? known: select, use",
+    );
+}
+
+#[test]
+fn wrong_types_and_values() {
+    expect(
+        &with("max_context: 8192", "max_context: lots"),
+        &[],
+        "\
+x.yaml:3:37: invalid type: string \"lots\", expected usize
+  |
+3 | engine: { max_seqs: 8, max_context: lots, topology: single }
+  |                                     ^
+  field: engine.max_context",
+    );
+    expect(
+        &with("max_seqs: 8", "max_seqs: 0"),
+        &[],
+        "\
+x.yaml:3:21: expected a number of at least 1, found 0
+  |
+3 | engine: { max_seqs: 0, max_context: 8192, topology: single }
+  |                     ^
+  field: engine.max_seqs",
+    );
+    expect(
+        &with("single", "pared"),
+        &[],
+        "\
+x.yaml:3:53: unknown value `pared`
+  |
+3 | engine: { max_seqs: 8, max_context: 8192, topology: pared }
+  |                                                     ^
+  field: engine.topology
+  help: did you mean `paired`? known: single, paired",
+    );
+    expect(
+        &with("127.0.0.1:8000", "localhost"),
+        &[],
+        "\
+x.yaml:2:19: invalid socket address syntax
+  |
+2 | server: { listen: localhost, admin: null }
+  |                   ^
+  field: server.listen",
+    );
+    expect(
+        &with("model: { path: ../assets/nano-v4 }", "model: {}"),
+        &[],
+        "\
+x.yaml:1:8: missing field `path`
+  |
+1 | model: {}
+  |        ^
+  field: model",
+    );
+    expect(
+        &with("    rules: [{ select: mhc, use: mhc/bf16-gemm }]", "    rules: mhc"),
+        &[],
+        "\
+x.yaml:10:12: invalid type: string \"mhc\", expected a sequence
+   |
+10 |     rules: mhc
+   |            ^
+  field: assignments.suspects.rules",
+    );
+    expect(
+        "model: { path: a }\nassignments: { live: stock }\n",
+        &[],
+        "\
+x.yaml:2:22: invalid type: string \"stock\", expected a list of rules or {extends: NAME, rules: [...]}
+  |
+2 | assignments: { live: stock }
+  |                      ^
+  field: assignments.live",
+    );
+    expect(
+        "",
+        &[],
+        "\
+x.yaml:1:1: missing field `model`
+  |
+1 | 
+  | ^",
+    );
+}
+
+#[test]
+fn a_rule_has_a_variant_unless_it_heals() {
+    expect(
+        &with("{ select: mhc, use: mhc/bf16-gemm }", "{ select: mhc }"),
+        &[],
+        "\
+x.yaml:10:13: missing field `use`: which variant the cells of `mhc` get
+   |
+10 |     rules: [{ select: mhc }]
+   |             ^
+  field: assignments.suspects.rules[0]",
+    );
+    expect(
+        &with("select: mhc,", "select: \"!mhc\","),
+        &[],
+        "\
+x.yaml:10:13: the selector `!mhc` heals, so it takes no variant; found `use: mhc/bf16-gemm`
+   |
+10 |     rules: [{ select: \"!mhc\", use: mhc/bf16-gemm }]
+   |             ^
+  field: assignments.suspects.rules[0]",
+    );
+}
+
+#[test]
+fn oracle_fields_belong_to_their_kind() {
+    expect(
+        &with("depths: 8", "threshold: 1.0"),
+        &[],
+        "\
+x.yaml:14:11: an oracle of kind needle has no field `threshold`; its fields are lengths, depths
+   |
+14 |   oracle: { kind: needle, lengths: [2048], threshold: 1.0 }
+   |           ^
+  field: bisect.oracle",
+    );
+    expect(
+        &with("kind: needle, lengths: [2048], depths: 8", "kind: kl, threshold: -1"),
+        &[],
+        "\
+x.yaml:14:34: expected a finite number above 0, found -1
+   |
+14 |   oracle: { kind: kl, threshold: -1 }
+   |                                  ^
+  field: bisect.oracle.threshold",
+    );
+    expect(
+        &with("kind: needle", "kind: neddle"),
+        &[],
+        "\
+x.yaml:14:19: unknown value `neddle`
+   |
+14 |   oracle: { kind: neddle, lengths: [2048], depths: 8 }
+   |                   ^
+  field: bisect.oracle.kind
+  help: did you mean `needle`? known: needle, kl",
+    );
+    expect(
+        &with("lengths: [2048]", "lengths: []"),
+        &[],
+        "\
+x.yaml:14:36: expected a list of at least one length, each at least 1
+   |
+14 |   oracle: { kind: needle, lengths: [], depths: 8 }
+   |                                    ^
+  field: bisect.oracle.lengths",
+    );
+}
+
+#[test]
+fn syntax_duplicates_and_tags() {
+    expect(
+        "model: { path: a\nassignments: {}\n",
+        &[],
+        "\
+x.yaml:2:12: did not find expected ',' or '}', while parsing a flow mapping at line 1 column 8
+  |
+2 | assignments: {}
+  |            ^",
+    );
+    expect(
+        &with("bisect:", "server: {}\nbisect:"),
+        &[],
+        "\
+x.yaml:11:1: duplicate key `server`
+   |
+11 | server: {}
+   | ^",
+    );
+    expect(
+        &with("  suspects:", "  live:"),
+        &[],
+        "\
+x.yaml:8:3: duplicate key `live`
+  |
+8 |   live:
+  |   ^",
+    );
+    expect(
+        "model: { path: !env HOME }\n",
+        &[],
+        "\
+x.yaml:1:16: YAML tags such as `!name` have no meaning here; quote the value
+  |
+1 | model: { path: !env HOME }
+  |                ^",
+    );
+}
+
+#[test]
+fn references_between_assignments() {
+    expect(
+        &with("extends: live", "extends: life"),
+        &[],
+        "\
+x.yaml:9:14: `suspects` extends the unknown assignment `life`
+  |
+9 |     extends: life
+  |              ^
+  field: assignments.suspects.extends
+  help: did you mean `live`? known: live",
+    );
+    expect(
+        "\
+model: { path: a }
+assignments:
+  live: { extends: b, rules: [] }
+  b: { extends: c, rules: [] }
+  c: { extends: b, rules: [] }
+",
+        &[],
+        "\
+x.yaml:4:17: `b` extends itself: b -> c -> b
+  |
+4 |   b: { extends: c, rules: [] }
+  |                 ^
+  field: assignments.b.extends",
+    );
+    expect(
+        "model: { path: a }\nassignments: { lives: [] }\n",
+        &[],
+        "\
+x.yaml:2:14: there is no assignment `live`, which requests use by default
+  |
+2 | assignments: { lives: [] }
+  |              ^
+  field: assignments
+  help: found `lives`",
+    );
+    expect(
+        "model: { path: a }\nassignments: { live: [], a b: [] }\n",
+        &[],
+        "\
+x.yaml:2:26: `a b` is no assignment name
+  |
+2 | assignments: { live: [], a b: [] }
+  |                          ^
+  field: assignments.a b
+  help: use 1 to 64 letters, digits, `-`, `_` or `.`",
+    );
+    expect(
+        &with("bad: suspects", "bad: suspect"),
+        &[],
+        "\
+x.yaml:13:8: unknown assignment `suspect`
+   |
+13 |   bad: suspect
+   |        ^
+  field: bisect.bad
+  help: did you mean `suspects`? known: live, suspects",
+    );
+}
+
+#[test]
+fn overrides_are_blamed_by_argument() {
+    expect(
+        GOOD,
+        &["engine.max_seqs=many"],
+        "\
+--set engine.max_seqs=many: invalid type: string \"many\", expected usize
+  field: engine.max_seqs",
+    );
+    expect(
+        GOOD,
+        &["engin.max_seqs=4"],
+        "\
+--set engin.max_seqs=4: unknown field `engin`
+  field: engin
+  help: did you mean `engine`? known: model, server, engine, plugins, assignments, needle, bisect",
+    );
+    expect(
+        GOOD,
+        &["engine.max_seq=4"],
+        "\
+--set engine.max_seq=4: unknown field `max_seq`
+  field: engine.max_seq
+  help: did you mean `max_seqs`? known: max_seqs, max_context, chunk, pages, topology, threads, index_topk, \
+prefix_cache_bytes",
+    );
+    expect(
+        GOOD,
+        &["engine.max_seqs"],
+        "\
+--set engine.max_seqs: expected FIELD=VALUE, found no `=`
+  help: write --set server.listen=127.0.0.1:9000",
+    );
+    expect(
+        GOOD,
+        &["engine..chunk=1"],
+        "\
+--set engine..chunk=1: the field path `engine..chunk` has an empty name
+  help: write --set server.listen=127.0.0.1:9000",
+    );
+    expect(
+        GOOD,
+        &["assignments.live[x].use=a"],
+        "\
+--set assignments.live[x].use=a: in the field path `assignments.live[x].use`, `[x]` is not an index such as [0]
+  help: write --set server.listen=127.0.0.1:9000",
+    );
+    expect(
+        GOOD,
+        &["assignments.live[7].use=a/b"],
+        "\
+--set assignments.live[7].use=a/b: `assignments.live` has 2 items, counted from 0; there is no item 7
+  field: assignments.live[7].use",
+    );
+    expect(
+        GOOD,
+        &["model.path.deep=1"],
+        "\
+--set model.path.deep=1: `model.path` is text; it has no field `deep`
+  field: model.path.deep",
+    );
+    expect(
+        GOOD,
+        &["bisect.good=dead"],
+        "\
+--set bisect.good=dead: unknown assignment `dead`
+  field: bisect.good
+  help: known: live, suspects",
+    );
+    expect(
+        "model: { path: a }\nassignments: { live: [] }\n",
+        &["bisect.good=live"],
+        "\
+--set bisect.good=live: missing field `bad`
+  field: bisect",
+    );
+    // A fault of the file is blamed on the file, whatever was set.
+    expect(
+        &with("max_seqs", "max_seq"),
+        &["engine.chunk=16"],
+        "\
+x.yaml:3:11: unknown field `max_seq`
+  |
+3 | engine: { max_seq: 8, max_context: 8192, topology: single }
+  |           ^
+  field: engine.max_seq
+  help: did you mean `max_seqs`? known: max_seqs, max_context, chunk, pages, topology, threads, index_topk, \
+prefix_cache_bytes",
+    );
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let error = hotseam_config::load(Path::new("/nonexistent/x.yaml"), &[]).expect_err("accepted");
+    assert_eq!(
+        error.to_string(),
+        "cannot read configuration /nonexistent/x.yaml: No such file or directory (os error 2)"
+    );
+}

@@ -1,0 +1,150 @@
+//! Bodies of the admin endpoints, for both sides.
+
+use std::collections::BTreeMap;
+
+use hotseam_slots::{CellChange, CellId, Digest, Loaded, Rule, Selector, VariantSpec};
+use serde::{Deserialize, Serialize};
+
+/// Answer of `GET /slots`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SlotsView {
+    /// Name of the served model.
+    pub model: String,
+    /// Every assignment by name.
+    pub assignments: BTreeMap<String, AssignmentView>,
+    /// Plugins whose code is mapped.
+    pub loaded: Vec<Loaded>,
+    /// Plugin files in the plugin directories, by variant name; not checked or opened.
+    pub available: Vec<String>,
+}
+
+/// One assignment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AssignmentView {
+    /// Hash of all cells.
+    pub digest: Digest,
+    /// Hash of what prefill state depends on.
+    pub prefill_digest: Digest,
+    /// The rules in force, in order.
+    pub rules: Vec<Rule>,
+    /// Every cell and what serves it.
+    pub cells: Vec<CellLine>,
+}
+
+/// What serves a cell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CellLine {
+    /// The cell in parts.
+    #[serde(flatten)]
+    pub cell: CellId,
+    /// The selector of just this cell.
+    pub selector: String,
+    /// The variant; a base, where the rule's variant leaves the op out.
+    pub variant: VariantSpec,
+    /// Hash of code and options.
+    pub hash: String,
+    /// Number of the live instance.
+    pub generation: u64,
+}
+
+/// Body of `POST /swap`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwapRequest {
+    /// The cells; with `!` they go back to what the assignment was defined with.
+    pub select: Selector,
+    /// The variant; absent exactly for a selector with `!`.
+    #[serde(rename = "use", default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<VariantSpec>,
+    /// The assignment; `live` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub assignment: Option<String>,
+    /// Load the variant and say what would change, and change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// Body of `POST /rollback`; may be empty.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RollbackRequest {
+    /// The assignment; `live` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub assignment: Option<String>,
+}
+
+/// Answer of `POST /swap` and `POST /rollback`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SwapAnswer {
+    /// The assignment.
+    pub assignment: String,
+    /// True if nothing was changed because nothing was to be.
+    pub dry_run: bool,
+    /// Steps complete when the change was made. Every step that began after it uses the new variants, so step
+    /// `step + 2` surely does, and step `step + 1` does unless it was already running.
+    pub step: u64,
+    /// The cells that changed; empty if it was already so.
+    pub changes: Vec<CellChange>,
+    /// With `dry_run`, cells whose KV layout would change: the swap would be refused with E-PLUG-402.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layout_changes: Vec<CellId>,
+}
+
+/// Answer of `GET /trace`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TraceView {
+    /// The assignment.
+    pub assignment: String,
+    /// Hash of all cells.
+    pub digest: Digest,
+    /// Steps complete.
+    pub step: u64,
+    /// Every cell and how often it ran since the assignment was last changed.
+    pub cells: Vec<TraceLine>,
+}
+
+/// A receipt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TraceLine {
+    /// The cell and what serves it.
+    #[serde(flatten)]
+    pub line: CellLine,
+    /// Calls.
+    pub calls: u64,
+    /// Rows in those calls; for `kv_transport` the items.
+    pub rows: u64,
+}
+
+/// Answer of `GET /stats`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatsView {
+    /// Name of the served model.
+    pub model: String,
+    /// Steps complete.
+    pub step: u64,
+    /// Requests that run.
+    pub running: usize,
+    /// Requests that wait.
+    pub waiting: usize,
+    /// Full KV pages that are free.
+    pub free_pages: usize,
+    /// Full KV pages.
+    pub total_pages: usize,
+    /// Prompt tokens processed.
+    pub prompt_tokens: u64,
+    /// Tokens generated.
+    pub generated_tokens: u64,
+    /// Replaced snapshots that a step still uses.
+    pub retired_snapshots: usize,
+}
+
+/// Body of `PUT /assignments/NAME`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DefineRequest {
+    /// An assignment whose rules come first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extends: Option<String>,
+    /// The rules; later ones win.
+    pub rules: Vec<Rule>,
+}

@@ -1,0 +1,101 @@
+//! The two ways to answer: whole, or as server-sent events.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use warp::http::StatusCode;
+use warp::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use warp::reply::{Reply, Response};
+
+use crate::choice::Delta;
+use crate::error::{ApiError, json_response};
+use crate::generation::Generation;
+use crate::lifecycle::{Life, Lifecycle};
+
+/// Silence after which a comment is sent, so that proxies keep the connection.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+fn stopped() -> ApiError {
+    ApiError::unavailable("shutting_down", "the server stopped before the answer was complete")
+}
+
+/// Waits for the end of `generation` and gives one JSON answer.
+pub(crate) async fn whole(mut generation: Generation, life: &Lifecycle) -> Result<Response, ApiError> {
+    let mut choices = vec![Delta::default(); generation.choices()];
+    let collect = async {
+        while let Some(news) = generation.next().await {
+            let (index, delta) = news?;
+            choices[index].append(delta);
+        }
+        Ok(())
+    };
+    tokio::select! {
+        result = collect => result?,
+        () = life.reached(Life::Cut) => return Err(stopped()),
+    }
+    Ok(json_response(StatusCode::OK, &generation.shape().whole(&choices, generation.usage())))
+}
+
+/// Answers with a stream of events. The generation is cancelled when the client leaves.
+pub(crate) fn stream(generation: Generation, life: Lifecycle) -> Response {
+    let (sender, receiver) = mpsc::channel(16);
+    tokio::spawn(async move {
+        tokio::select! {
+            // Also while nothing is written: a client may leave during a long prefill.
+            () = sender.closed() => {}
+            _ = events(generation, &sender, &life) => {}
+        }
+    });
+    let body = ReceiverStream::new(receiver).map(Ok::<Bytes, std::convert::Infallible>);
+    let mut response = warp::reply::stream(body).into_response();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
+}
+
+/// Writes all events; an error if the client left.
+async fn events(
+    mut generation: Generation,
+    sender: &mpsc::Sender<Bytes>,
+    life: &Lifecycle,
+) -> Result<(), mpsc::error::SendError<Bytes>> {
+    let mut begun = vec![false; generation.choices()];
+    loop {
+        let news = tokio::select! {
+            news = generation.next() => news,
+            () = life.reached(Life::Cut) => Some(Err(stopped())),
+            () = tokio::time::sleep(KEEP_ALIVE) => {
+                sender.send(Bytes::from_static(b": keep-alive\n\n")).await?;
+                continue;
+            }
+        };
+        match news {
+            Some(Ok((index, delta))) => {
+                let first = !std::mem::replace(&mut begun[index], true);
+                for chunk in generation.shape().chunks(index, delta, first) {
+                    sender.send(event(&chunk)).await?;
+                }
+            }
+            Some(Err(error)) => {
+                sender.send(event(&error.body())).await?;
+                break;
+            }
+            None => {
+                if let Some(chunk) = generation.shape().usage_chunk(generation.usage()) {
+                    sender.send(event(&chunk)).await?;
+                }
+                break;
+            }
+        }
+    }
+    sender.send(Bytes::from_static(b"data: [DONE]\n\n")).await
+}
+
+/// `data: ` with the space that naive clients look for, which `warp::sse` leaves out.
+fn event(value: &Value) -> Bytes {
+    Bytes::from(format!("data: {value}\n\n"))
+}
