@@ -4,6 +4,7 @@
 //! comes first (`scripts/test` does it).
 
 pub mod goldens;
+pub mod http;
 
 use hotseam_checkpoint::random::Preset;
 use hotseam_engine::{Engine, EngineConfig, Event, Handle, Request, Topology};

@@ -1,0 +1,214 @@
+//! Cases of `moe.experts`.
+
+use super::{Gen, Matrix, row_of};
+use crate::batch::Rows;
+use crate::buffer::Buffer;
+use crate::compare::{BY_UNIT, Floats, Judge};
+use crate::runner::{Case, Runner};
+use crate::{Op, Subject, truth};
+use hotseam_abi::{ExpertRef, ExpertsArgs, StepCtx, layer_class};
+use hotseam_sdk::ops::Serial;
+use hotseam_sdk::{Result, views};
+use std::sync::Arc;
+
+const EXPERTS: usize = 8;
+
+#[derive(Clone)]
+struct Experts {
+    kind: Kind,
+    rows: Rows,
+    hidden: usize,
+    inter: usize,
+    topk: usize,
+    x: Buffer,
+    ids: Buffer,
+    weights: Buffer,
+    /// `[w1, w2, w3]` of each expert. Shared by the clones of a case: only their pointers are passed.
+    matrices: Arc<Vec<[Matrix; 3]>>,
+    refs: Vec<ExpertRef>,
+    out: Buffer,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+struct Kind {
+    limit: f32,
+    /// Factor on `x`.
+    size: f32,
+    routed_scale: f32,
+    /// All rows go to the same experts.
+    same: bool,
+    nan_row: bool,
+    note: &'static str,
+}
+
+const PLAIN: Kind = Kind { limit: 10.0, size: 1.0, routed_scale: 1.5, same: false, nan_row: false, note: "" };
+
+pub(super) fn run(runner: &mut Runner<'_>, mut g: Gen) {
+    // Gates and ups of tens: 30 and -40 are usual.
+    let clamped = Kind { size: 20.0, note: ", gates and ups past the limit", ..PLAIN };
+    let scaled = Kind { routed_scale: 1.0, note: ", weights scaled already", ..PLAIN };
+    for rows in g.row_counts() {
+        runner.run(Experts::new(&mut g, rows.clone(), 96, 40, 2, false, PLAIN));
+        runner.run(Experts::new(&mut g, rows, 256, 128, 2, true, clamped));
+    }
+    if !g.full() {
+        return;
+    }
+    let last = g.row_counts().pop().expect("there are counts");
+    runner.run(Experts::new(&mut g, last.clone(), 96, 40, 6, true, scaled));
+    let free = Kind { limit: f32::INFINITY, note: ", no limit", ..clamped };
+    runner.run(Experts::new(&mut g, last.clone(), 96, 40, 2, false, free));
+    let same = Kind { same: true, note: ", one pair of experts", ..PLAIN };
+    runner.run(Experts::new(&mut g, last.clone(), 256, 128, 2, true, same));
+    let nan = Kind { nan_row: true, note: ", a NaN row", ..PLAIN };
+    runner.run(Experts::new(&mut g, last, 96, 40, 2, false, nan));
+    let empty = g.empty();
+    runner.run(Experts::new(&mut g, empty, 96, 40, 2, false, PLAIN));
+}
+
+impl Experts {
+    fn new(
+        g: &mut Gen,
+        rows: Rows,
+        hidden: usize,
+        inter: usize,
+        topk: usize,
+        bf16: bool,
+        kind: Kind,
+    ) -> Self {
+        let mut x = g.by_row("x", &rows, hidden, kind.size);
+        if kind.nan_row {
+            x.f32_mut()[rows.live()[0] * hidden..][..hidden].fill(f32::NAN);
+        }
+        let mut ids = Vec::with_capacity(rows.len() * topk);
+        for row in 0..rows.len() {
+            let mut chosen: Vec<i32> =
+                g.rng.permutation(EXPERTS).into_iter().take(topk).map(|e| e as i32).collect();
+            if kind.same {
+                chosen = (3..3 + topk as i32).collect();
+            }
+            match rows.position(row) {
+                None => chosen.fill(-1),
+                // An expert of another rank.
+                Some(_) if row % 5 == 2 => chosen[0] = -1,
+                Some(_) => {}
+            }
+            ids.extend(chosen);
+        }
+        let mut weights = g.by_row("weights", &rows, topk, 0.5);
+        weights.f32_mut().iter_mut().for_each(|w| *w = w.abs());
+        let matrices = (0..EXPERTS)
+            .map(|_| {
+                [
+                    g.matrix("w1", inter, hidden, bf16),
+                    g.matrix("w2", hidden, inter, bf16),
+                    g.matrix("w3", inter, hidden, bf16),
+                ]
+            })
+            .collect();
+        Self {
+            kind,
+            hidden,
+            inter,
+            topk,
+            x,
+            ids: Buffer::i32s("ids", ids).by_row(topk),
+            weights,
+            matrices: Arc::new(matrices),
+            refs: Vec::new(),
+            out: Buffer::out("out", rows.len(), hidden),
+            rows,
+        }
+    }
+
+    fn args(&mut self) -> ExpertsArgs {
+        // Pointers into the shared matrices; nothing writes through them, and `intact` would see it.
+        let view = |m: &Matrix| {
+            let mut t = m.clone().arg();
+            t.data = m.buffer.words().as_ptr().cast_mut().cast();
+            t
+        };
+        self.refs = self
+            .matrices
+            .iter()
+            .map(|[w1, w2, w3]| ExpertRef { w1: view(w1), w2: view(w2), w3: view(w3) })
+            .collect();
+        let shape = [self.rows.len(), self.hidden];
+        ExpertsArgs {
+            size: size_of::<ExpertsArgs>() as u32,
+            topk: self.topk as u32,
+            n_experts: EXPERTS as u32,
+            swiglu_limit: self.kind.limit,
+            routed_scale: self.kind.routed_scale,
+            batch: self.rows.arg(),
+            x: self.x.tensor_f32(&shape),
+            ids: self.ids.ptr(),
+            weights: self.weights.ptr(),
+            experts: self.refs.as_ptr(),
+            out: self.out.tensor_f32(&shape),
+        }
+    }
+}
+
+impl Case for Experts {
+    fn op(&self) -> Op {
+        Op::MoeExperts
+    }
+
+    fn title(&self) -> String {
+        let (rows, topk, dtype) = (self.rows.title(), self.topk, self.matrices[0][0].dtype());
+        let (hidden, inter, note) = (self.hidden, self.inter, self.kind.note);
+        format!("{rows}, {topk} of {EXPERTS} experts, {hidden}x{inter}, {dtype}{note}")
+    }
+
+    fn rows(&self) -> &Rows {
+        &self.rows
+    }
+
+    fn layer(&self) -> (u32, u32) {
+        (3, layer_class::HCA)
+    }
+
+    fn call(&mut self, subject: &Subject<'_>, ctx: &StepCtx) -> i32 {
+        let f = subject.moe.and_then(|a| a.experts).expect("the op is served");
+        f(subject.this, ctx, &self.args())
+    }
+
+    fn truth(&mut self, _capabilities: u64) -> Result<()> {
+        let args = self.args();
+        // SAFETY: the arguments point to the buffers of this case.
+        truth::experts(&Serial, unsafe { views::Experts::from_raw(&args)? })
+    }
+
+    fn buffers(&self) -> Vec<&Buffer> {
+        let mut all =
+            vec![&self.rows.positions, &self.rows.row_seq, &self.x, &self.ids, &self.weights, &self.out];
+        all.extend(self.matrices.iter().flatten().map(|m| &m.buffer));
+        all
+    }
+
+    fn judge(&self, want: &Self, got: &Self, judge: &mut Judge) {
+        let axes = [("row", self.rows.len()), ("dim", self.hidden)];
+        let floats = Floats {
+            output: "out",
+            want: want.out.f32(),
+            got: got.out.f32(),
+            axes: &axes,
+            unit: self.hidden,
+            floor: BY_UNIT,
+        };
+        judge.floats(&floats, &|row| self.rows.position(row).is_some());
+    }
+
+    fn alone(&self, row: usize) -> Option<Self> {
+        let ids = self.ids.i32()[row * self.topk..(row + 1) * self.topk].to_vec();
+        Some(Self {
+            rows: self.rows.only(row),
+            x: row_of(&self.x, row),
+            ids: Buffer::i32s("ids", ids).by_row(self.topk),
+            weights: row_of(&self.weights, row),
+            out: Buffer::out("out", 1, self.hidden),
+            ..self.clone()
+        })
+    }
+}

@@ -1,0 +1,170 @@
+//! Cases of `attention.store`.
+
+use super::{Gen, row_of};
+use crate::batch::{Rows, Tables};
+use crate::buffer::Buffer;
+use crate::compare::{BY_UNIT, Floats, Judge};
+use crate::pools::WritePool;
+use crate::report::Coordinate;
+use crate::runner::{Case, Runner};
+use crate::{Op, Subject, truth};
+use hotseam_abi::{StepCtx, StoreArgs, layer_class};
+use hotseam_sdk::{Result, views};
+
+#[derive(Clone)]
+struct Store {
+    note: &'static str,
+    rows: Rows,
+    kv: Buffer,
+    norm_weight: Buffer,
+    tables: Tables,
+    out_slots: Buffer,
+    pool: WritePool,
+}
+
+pub(super) fn run(runner: &mut Runner<'_>, mut g: Gen) {
+    for (dim, half) in [(64, 8), (512, 32)] {
+        if dim == 512 && !g.full() {
+            continue;
+        }
+        let mut batches: Vec<(Rows, &'static str)> = g.batches().into_iter().map(|b| (b, "")).collect();
+        if dim == 64 && g.full() {
+            batches.push((g.empty(), ""));
+            batches.push((g.batches().swap_remove(0), "a NaN row, a row without a slot"));
+        }
+        for (rows, note) in batches {
+            match Store::new(&mut g, rows, dim, half, note) {
+                Ok(case) => runner.run(case),
+                Err(e) => return runner.fail(Op::AttentionStore, "layout", e.message),
+            }
+        }
+    }
+}
+
+impl Store {
+    fn new(g: &mut Gen, rows: Rows, dim: usize, half: usize, note: &'static str) -> Result<Self> {
+        let n_slots = rows.len() + 9;
+        let mut order = g.rng.permutation(n_slots).into_iter();
+        let slot = |row| rows.position(row).and_then(|_| order.next()).map_or(-1, |s| s as i32);
+        let mut slots: Vec<i32> = (0..rows.len()).map(slot).collect();
+        let mut kv = g.by_row("kv", &rows, dim, 1.7);
+        if !note.is_empty() {
+            let live = rows.live();
+            kv.f32_mut()[live[0] * dim + 3] = f32::NAN;
+            slots[live[1]] = -1;
+        }
+        Ok(Self {
+            note,
+            kv,
+            norm_weight: g.norm_weight(dim),
+            tables: g.tables(half),
+            out_slots: Buffer::i32s("out_slots", slots).by_row(1),
+            pool: WritePool::new(g.layout, dim, n_slots)?,
+            rows,
+        })
+    }
+
+    fn args(&mut self) -> StoreArgs {
+        let (n, dim) = (self.rows.len(), self.pool.dim);
+        StoreArgs {
+            size: size_of::<StoreArgs>() as u32,
+            norm_eps: 1e-6,
+            batch: self.rows.arg(),
+            kv: self.kv.tensor_f32(&[n, dim]),
+            norm_weight: self.norm_weight.tensor_f32(&[dim]),
+            rope: self.tables.arg(),
+            out_slots: self.out_slots.ptr(),
+            pool: self.pool.arg(),
+        }
+    }
+}
+
+impl Case for Store {
+    fn op(&self) -> Op {
+        Op::AttentionStore
+    }
+
+    fn title(&self) -> String {
+        let note = if self.note.is_empty() { String::new() } else { format!(", {}", self.note) };
+        format!("{}, dim {}{note}", self.rows.title(), self.pool.dim)
+    }
+
+    fn rows(&self) -> &Rows {
+        &self.rows
+    }
+
+    fn layer(&self) -> (u32, u32) {
+        (0, layer_class::WINDOW)
+    }
+
+    fn call(&mut self, subject: &Subject<'_>, ctx: &StepCtx) -> i32 {
+        let f = subject.attention.and_then(|a| a.store).expect("the op is served");
+        f(subject.this, ctx, &self.args())
+    }
+
+    fn truth(&mut self, _capabilities: u64) -> Result<()> {
+        let args = self.args();
+        // SAFETY: the arguments point to the buffers of this case.
+        truth::store(unsafe { views::Store::from_raw(&args)? })
+    }
+
+    fn buffers(&self) -> Vec<&Buffer> {
+        vec![
+            &self.rows.positions,
+            &self.rows.row_seq,
+            &self.kv,
+            &self.norm_weight,
+            &self.out_slots,
+            &self.pool.bytes,
+        ]
+    }
+
+    fn judge(&self, want: &Self, got: &Self, judge: &mut Judge) {
+        let slots: Vec<usize> =
+            self.out_slots.i32().iter().filter(|s| **s >= 0).map(|s| *s as usize).collect();
+        compare_pools(&self.pool, &want.pool, &got.pool, &slots, judge);
+    }
+
+    fn alone(&self, row: usize) -> Option<Self> {
+        let slot = self.out_slots.i32()[row];
+        (slot >= 0).then(|| Self {
+            rows: self.rows.only(row),
+            kv: row_of(&self.kv, row),
+            out_slots: Buffer::i32s("out_slots", vec![slot]).by_row(1),
+            ..self.clone()
+        })
+    }
+
+    fn same_row(&self, row: usize, alone: &Self) -> bool {
+        let slot = self.out_slots.i32()[row] as usize;
+        self.pool.entry(slot) == alone.pool.entry(slot)
+    }
+}
+
+/// Compares the entries at `slots`, and demands that no other slot changed.
+pub(super) fn compare_pools(
+    before: &WritePool,
+    want: &WritePool,
+    got: &WritePool,
+    slots: &[usize],
+    judge: &mut Judge,
+) {
+    for slot in (0..got.slots()).filter(|s| !slots.contains(s)) {
+        if got.entry(slot) != before.entry(slot) {
+            let at = Coordinate::new("pool", slot, &[("slot", usize::MAX)]);
+            let message = format!("wrote {at}, which is no slot of this call ({} slots are)", slots.len());
+            return judge.fail_at(at, f64::NAN, f64::NAN, message);
+        }
+    }
+    if let Some(entry) = slots.iter().position(|s| got.entry(*s) == before.entry(*s)) {
+        let at = Coordinate::new("pool", entry, &[("entry", usize::MAX)]);
+        let message = format!("did not write {at}, slot {}", slots[entry]);
+        return judge.fail_at(at, f64::NAN, f64::NAN, message);
+    }
+    let (want, got) = (want.decoded(slots), got.decoded(slots));
+    let axes = [("entry", slots.len()), ("dim", before.dim)];
+    judge.floats(
+        &Floats { output: "pool", want: &want, got: &got, axes: &axes, unit: before.dim, floor: BY_UNIT },
+        &|_| true,
+    );
+}

@@ -1,0 +1,23 @@
+//! The truth of every seam, and the checks that hold a variant to it.
+//!
+//! [`check`] runs every op that a [`Subject`] serves on seeded random inputs and compares all of its outputs (activations,
+//! indices, state rows, pool entries, bytes moved) with [`truth`] on the same inputs. Outputs and everything that must
+//! not be read are poisoned with NaN, every buffer lies between guard words, and each call is made twice to see that it
+//! gives the same bits. An op that fails, panics or lies is a failed case with a message, never an error of the checker.
+//! What is allowed is in one table, [`tolerances`].
+
+mod batch;
+mod buffer;
+mod cases;
+mod compare;
+mod pools;
+mod random;
+mod report;
+mod runner;
+mod subject;
+pub mod tolerances;
+pub mod truth;
+
+pub use report::{CaseResult, Coordinate, Report};
+pub use runner::check;
+pub use subject::{Level, Op, Subject};

@@ -1,0 +1,95 @@
+//! `attention.store` and `attention.core`.
+
+use super::layout;
+use super::numbers::{add_scaled, dot, rms_norm, rope};
+use hotseam_sdk::ops::Parallel;
+use hotseam_sdk::{Result, SharedMut, views};
+
+/// `attention.store`; see [`hotseam_abi::StoreArgs`].
+pub fn store(mut a: views::Store<'_>) -> Result<()> {
+    let mut entry = vec![0f32; a.dim];
+    for row in 0..a.rows.len() {
+        let (position, slot) = (a.rows.positions[row], a.out_slots[row]);
+        if position < 0 || slot < 0 {
+            continue;
+        }
+        rms_norm(&a.kv[row * a.dim..(row + 1) * a.dim], a.norm_weight, a.norm_eps, &mut entry);
+        let (cos, sin) = a.rope.row(position as usize);
+        rope(&mut entry, cos, sin, false);
+        let layout = a.pool.layout;
+        layout::encode(layout, &entry, a.pool.entry_mut(slot as usize))?;
+    }
+    Ok(())
+}
+
+/// `attention.core`; see [`hotseam_abi::CoreArgs`]. The inverse rope is left to the caller ([`inverse_rope`]).
+pub fn core(par: &dyn Parallel, mut a: views::Core<'_>) -> Result<()> {
+    // Refuses an unknown layout before the rows, whose loop cannot fail any more.
+    layout::entry_bytes(a.swa.layout, a.dim)?;
+    a.entries.map(|pool| layout::entry_bytes(pool.layout, a.dim)).transpose()?;
+    let width = a.heads * a.dim;
+    let out = std::mem::take(&mut a.out);
+    let out = SharedMut::new(out);
+    par.run(a.rows.len(), 1, &|rows| {
+        for row in rows {
+            if a.rows.positions[row] >= 0 {
+                // SAFETY: each row is in one piece.
+                core_row(&a, row, unsafe { out.slice(row * width..(row + 1) * width) });
+            }
+        }
+    });
+    Ok(())
+}
+
+fn core_row(a: &views::Core<'_>, row: usize, out: &mut [f32]) {
+    let keys = keys_of(a, row);
+    let mut scores = vec![0f64; keys.len() / a.dim];
+    let mut total = vec![0f64; a.dim];
+    for head in 0..a.heads {
+        let q = &a.q[(row * a.heads + head) * a.dim..][..a.dim];
+        let sink = f64::from(a.sinks[head]);
+        let mut largest = sink;
+        for (score, key) in scores.iter_mut().zip(keys.chunks_exact(a.dim)) {
+            *score = dot(q, key) * f64::from(a.scale);
+            largest = largest.max(*score);
+        }
+        let mut denominator = (sink - largest).exp();
+        total.fill(0.0);
+        for (score, key) in scores.iter().zip(keys.chunks_exact(a.dim)) {
+            let p = (score - largest).exp();
+            denominator += p;
+            add_scaled(&mut total, p, key);
+        }
+        for (o, t) in out[head * a.dim..].iter_mut().zip(&total) {
+            *o = (t / denominator) as f32;
+        }
+    }
+}
+
+/// The keys a row attends, decoded: its window, then its compressed entries.
+fn keys_of(a: &views::Core<'_>, row: usize) -> Vec<f32> {
+    let seq = a.rows.seq(row);
+    let mut keys = Vec::new();
+    let mut push = |pool: &views::Pool<'_>, entry: usize| {
+        let from = keys.len();
+        keys.resize(from + a.dim, 0.0);
+        layout::decode(pool.layout, pool.entry(pool.slot(seq, entry)), &mut keys[from..])
+            .expect("layout was checked");
+    };
+    a.window_of(row).for_each(|position| push(&a.swa, position));
+    if let Some(pool) = &a.entries {
+        a.for_each_entry(row, |entry| push(pool, entry));
+    }
+    keys
+}
+
+/// Turns the output of [`core`] back by each row's position, as variants with `FUSES_INVERSE_ROPE` do themselves.
+/// `out` is `[rows, heads, dim]`; padded rows are left alone.
+pub fn inverse_rope(positions: &[i32], tables: views::Rope<'_>, heads: usize, dim: usize, out: &mut [f32]) {
+    for (row, position) in positions.iter().enumerate().filter(|(_, p)| **p >= 0) {
+        let (cos, sin) = tables.row(*position as usize);
+        for head in out[row * heads * dim..(row + 1) * heads * dim].chunks_exact_mut(dim) {
+            rope(head, cos, sin, true);
+        }
+    }
+}

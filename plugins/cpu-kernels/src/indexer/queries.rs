@@ -1,0 +1,66 @@
+//! Queries and head weights of the indexer.
+
+use crate::scratch::{self, Lease};
+use hotseam_sdk::SharedMut;
+use hotseam_sdk::abi::layout;
+use hotseam_sdk::layouts::quantise_e4m3;
+use hotseam_sdk::ops::{Parallel, e4m3, hadamard, linear, rope};
+use hotseam_sdk::views::Select;
+
+/// Rows that are worth a thread.
+const GRAIN: usize = 32;
+/// Most dimensions of a head that quantise on the stack.
+pub(super) const MOST_DIM: usize = 1024;
+
+/// What scores a row's entries.
+pub(super) struct Queries {
+    /// Index heads.
+    pub(super) heads: usize,
+    /// Dimension of a head.
+    pub(super) dim: usize,
+    /// `[rows, heads, dim]`, roped, in the space of the keys' layout.
+    pub(super) q: Lease<f32>,
+    /// `[rows, heads]`, with both scales of the score.
+    pub(super) weights: Lease<f32>,
+}
+
+impl Queries {
+    /// Computes those of all rows; of padded rows they are unspecified.
+    pub(super) fn new(par: &dyn Parallel, a: &Select<'_>) -> Self {
+        let (n, heads, dim) = (a.rows.len(), a.heads, a.dim);
+        let width = heads * dim;
+        let mut q = scratch::lease::<f32>(n * width);
+        let mut weights = scratch::lease::<f32>(n * heads);
+        linear(par, a.q_lora, n, a.wq_b, &mut q);
+        linear(par, a.x, n, a.weights_proj, &mut weights);
+        let factor = (heads as f32).sqrt().recip() * (dim as f32).sqrt().recip();
+        weights.iter_mut().for_each(|w| *w *= factor);
+        let rotates = a.keys.layout == layout::KEY_FP8_HADAMARD;
+        let shared = SharedMut::new(&mut q);
+        par.run(n, GRAIN, &|rows| {
+            for row in rows.filter(|row| a.rows.positions[*row] >= 0) {
+                let (cos, sin) = a.rope.row(a.rows.positions[row] as usize);
+                // SAFETY: rows do not overlap.
+                let q = unsafe { shared.slice(row * width..(row + 1) * width) };
+                for head in q.chunks_exact_mut(dim) {
+                    rope(head, cos, sin, false);
+                    if rotates {
+                        hadamard(head);
+                        round_to_e4m3(head);
+                    }
+                }
+            }
+        });
+        Self { heads, dim, q, weights }
+    }
+}
+
+/// Rounds the values as the fp8 layout rounds a key, with one scale for all of them.
+fn round_to_e4m3(values: &mut [f32]) {
+    let mut codes = [0u8; MOST_DIM];
+    let codes = &mut codes[..values.len()];
+    let scale = quantise_e4m3(values, codes);
+    for (value, code) in values.iter_mut().zip(codes) {
+        *value = e4m3::decode(*code) * scale;
+    }
+}

@@ -1,0 +1,42 @@
+//! Tensors over vectors.
+
+use hotseam_sdk::abi::{PoolRef, TensorRef, dtype};
+use hotseam_sdk::ops::{Mat, Weight};
+
+fn tensor(data: *mut std::ffi::c_void, dtype: u32, shape: &[usize]) -> TensorRef {
+    let mut t = TensorRef { data, dtype, ndim: shape.len() as u32, shape: [1; 4], ..TensorRef::NONE };
+    let mut stride = 1;
+    for (d, extent) in shape.iter().enumerate().rev() {
+        (t.shape[d], t.strides[d]) = (*extent as i64, stride);
+        stride *= *extent as i64;
+    }
+    t
+}
+
+pub(crate) fn f32s(data: &mut [f32], shape: &[usize]) -> TensorRef {
+    assert_eq!(data.len(), shape.iter().product::<usize>());
+    tensor(data.as_mut_ptr().cast(), dtype::F32, shape)
+}
+
+/// Bytes that lie in f32 words, so that they are aligned.
+pub(crate) fn u8s(data: &mut [f32], shape: &[usize]) -> TensorRef {
+    assert!(data.len() * 4 >= shape.iter().product::<usize>());
+    tensor(data.as_mut_ptr().cast(), dtype::U8, shape)
+}
+
+pub(crate) fn bf16s(data: &mut [u16], columns: usize) -> TensorRef {
+    tensor(data.as_mut_ptr().cast(), dtype::BF16, &[data.len() / columns, columns])
+}
+
+pub(crate) fn i32s(data: &mut [i32], columns: usize) -> TensorRef {
+    tensor(data.as_mut_ptr().cast(), dtype::I32, &[data.len() / columns, columns])
+}
+
+/// A pool with one sequence and pages of one entry.
+pub(crate) fn pool(bytes: TensorRef, layout: u32, table: &[i32]) -> PoolRef {
+    PoolRef { bytes, layout, entries_per_page: 1, table: table.as_ptr(), table_width: table.len() as u32 }
+}
+
+pub(crate) fn mat(weight: &[u16], k: usize) -> Mat<'_> {
+    Mat { data: Weight::Bf16(weight), n: weight.len() / k, k }
+}

@@ -1,0 +1,97 @@
+//! The registered regions and copies between them.
+
+use hotseam_sdk::abi::{Region, component};
+use hotseam_sdk::{Error, Result};
+
+/// Regions as the host registered them, which keeps them valid until it registers others.
+#[derive(Default)]
+pub(crate) struct Regions(Vec<Region>);
+
+// SAFETY: the pointers are dereferenced in `copy` only, in the thread that the host calls from.
+unsafe impl Send for Regions {}
+
+impl Regions {
+    pub(crate) fn new(regions: &[Region]) -> Self {
+        Self(regions.to_vec())
+    }
+
+    /// The region of a component of a layer.
+    pub(crate) fn get(&self, component: u32, layer: u32) -> Result<&Region> {
+        let found = self.0.iter().find(|r| (r.component, r.layer) == (component, layer));
+        found.ok_or_else(|| {
+            let name = component::NAMES.get(component as usize).unwrap_or(&"unknown component");
+            Error::argument(format!("no region of {name} in layer {layer} is registered"))
+        })
+    }
+
+    /// For a ratio-4 attention region, that of the next layer that has one, the first after the last; else `region`.
+    pub(crate) fn after<'a>(&'a self, region: &'a Region) -> &'a Region {
+        if region.component != component::C4 {
+            return region;
+        }
+        let layers = || self.0.iter().filter(|r| r.component == component::C4);
+        let next = layers().filter(|r| r.layer > region.layer).min_by_key(|r| r.layer);
+        next.or_else(|| layers().min_by_key(|r| r.layer)).unwrap_or(region)
+    }
+}
+
+/// Copies item `src[i]` of the sending side of `from` to item `dst[i]` of the receiving side of `to`; returns the bytes.
+pub(crate) fn copy(from: &Region, to: &Region, src: &[i32], dst: &[i32]) -> Result<u64> {
+    if from.item_bytes != to.item_bytes {
+        return Err(Error::argument(format!("items of {} and {} bytes", from.item_bytes, to.item_bytes)));
+    }
+    let outside =
+        |items: &[i32], n: u64| items.iter().copied().find(|i| u64::try_from(*i).map_or(true, |i| i >= n));
+    if let Some(bad) = outside(src, from.src_items) {
+        return Err(Error::argument(format!("source item {bad} of {}", from.src_items)));
+    }
+    if let Some(bad) = outside(dst, to.dst_items) {
+        return Err(Error::argument(format!("destination item {bad} of {}", to.dst_items)));
+    }
+    let size = from.item_bytes as usize;
+    for (s, d) in src.iter().zip(dst) {
+        // SAFETY: both items are inside their registered regions, which are the host's and two different pools.
+        unsafe { from.src.add(*s as usize * size).copy_to(to.dst.add(*d as usize * size), size) };
+    }
+    Ok(from.item_bytes * src.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(component: u32, layer: u32, src: &[u8], dst: &mut [u8]) -> Region {
+        let (src_items, dst_items) = (src.len() as u64 / 2, dst.len() as u64 / 2);
+        Region {
+            component,
+            layer,
+            src: src.as_ptr(),
+            dst: dst.as_mut_ptr(),
+            item_bytes: 2,
+            src_items,
+            dst_items,
+        }
+    }
+
+    #[test]
+    fn next_ratio_4_layer_wraps_and_others_stay() {
+        let mut dst = [0; 2];
+        let all = [(component::C4, 6), (component::C4, 2), (component::INDEX_KEYS, 4), (component::C4, 4)];
+        let regions =
+            Regions::new(&all.map(|(component, layer)| region(component, layer, &[1, 2], &mut dst)));
+        let after = |component, layer| regions.after(regions.get(component, layer).unwrap()).layer;
+        assert_eq!([2, 4, 6].map(|layer| after(component::C4, layer)), [4, 6, 2]);
+        assert_eq!(after(component::INDEX_KEYS, 4), 4);
+        assert!(regions.get(component::SWA, 2).unwrap_err().message.contains("swa in layer 2"));
+    }
+
+    #[test]
+    fn copies_items_and_refuses_what_is_outside() {
+        let (src, mut dst) = ([1, 2, 3, 4], [0; 6]);
+        let r = region(component::C4, 0, &src, &mut dst);
+        assert_eq!(copy(&r, &r, &[1, 0], &[0, 2]).unwrap(), 4);
+        assert!(copy(&r, &r, &[2], &[0]).is_err());
+        assert!(copy(&r, &r, &[0], &[-1]).is_err());
+        assert_eq!(dst, [3, 4, 0, 0, 1, 2]);
+    }
+}

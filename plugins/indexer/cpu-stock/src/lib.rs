@@ -1,0 +1,67 @@
+//! Stock indexer on the CPU: exact scores of all complete entries, keys in f32, bf16 or fp8.
+
+use hotseam_cpu_kernels::{compress, indexer};
+use hotseam_sdk::abi::layout;
+use hotseam_sdk::layouts::entry_bytes;
+use hotseam_sdk::{Ctx, Host, Indexer, Info, Plugin, Result, export_plugin, views};
+
+/// How index keys are kept.
+#[derive(Debug, Clone, Copy, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Keys {
+    /// As they are computed.
+    F32,
+    /// Rounded to bf16.
+    Bf16,
+    /// Rotated and rounded to e4m3 with one scale a key.
+    Fp8,
+}
+
+/// Options of the variant.
+#[derive(Debug, Clone, Copy, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Options {
+    keys: Keys,
+}
+
+/// The variant `indexer/cpu-stock`.
+#[derive(Debug)]
+pub struct Stock {
+    layout: u32,
+}
+
+impl Plugin for Stock {
+    type Options = Options;
+
+    fn create(_host: Host, options: Options) -> Result<Self> {
+        let layout = match options.keys {
+            Keys::F32 => layout::KEY_F32,
+            Keys::Bf16 => layout::KEY_BF16,
+            Keys::Fp8 => layout::KEY_FP8_HADAMARD,
+        };
+        Ok(Self { layout })
+    }
+
+    fn info(&self, dim: usize) -> Info {
+        // A dimension that the layout cannot hold has no entry; the ops refuse it with the reason.
+        let bytes = entry_bytes(self.layout, dim).unwrap_or(0);
+        Info { layout: self.layout, entry_bytes: bytes as u32, ..Info::PLAIN }
+    }
+}
+
+impl Indexer for Stock {
+    fn compress(&self, ctx: &Ctx, mut a: views::Compress<'_>) -> Result<()> {
+        compress(ctx.host(), &mut a)
+    }
+
+    fn select(&self, ctx: &Ctx, mut a: views::Select<'_>) -> Result<()> {
+        indexer::select(ctx.host(), &mut a)
+    }
+}
+
+export_plugin! {
+    seam: indexer, plugin: Stock, ops: [compress, select],
+    name: "indexer/cpu-stock", description: "Stock indexer on the CPU, exact scores of all complete entries",
+    options: r#"{"keys": {"type": "string", "default": "f32", "values": ["f32", "bf16", "fp8"], "help": "how index keys are kept: f32, bf16, or fp8 with a Hadamard rotation"}}"#,
+    cpu: "[]"
+}

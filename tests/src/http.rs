@@ -1,0 +1,133 @@
+//! A running `hotseam serve` and a small HTTP client, for tests over the wire.
+
+use crate::{plugins, root};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A server process on a free port of the loopback; it is ended when dropped.
+pub struct Server {
+    process: Child,
+    /// `127.0.0.1:port`.
+    pub address: String,
+    /// Path of its admin socket.
+    pub admin: std::path::PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+/// An answer.
+pub struct Answer {
+    /// Status code.
+    pub status: u16,
+    /// Body as text.
+    pub body: String,
+}
+
+impl Answer {
+    /// Body as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("not JSON ({e}): {}", self.body))
+    }
+}
+
+/// The built command.
+pub fn hotseam() -> Command {
+    Command::new(plugins().join("hotseam"))
+}
+
+impl Server {
+    /// Serves `configs/quickstart.yaml` with `overrides`, and waits until it is ready.
+    pub fn start(overrides: &[&str]) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let admin = dir.path().join("admin.sock");
+        let mut command = hotseam();
+        command.args(["serve", "-c"]).arg(root().join("configs/quickstart.yaml"));
+        command.args(["--set", "server.listen=127.0.0.1:0", "--set"]).arg(format!("server.admin={}", admin.display()));
+        overrides.iter().for_each(|o| drop(command.args(["--set", o])));
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("target/release/hotseam");
+        let mut line = String::new();
+        BufReader::new(process.stdout.as_mut().expect("piped")).read_line(&mut line).expect("its address");
+        let address = line.trim().trim_start_matches("http://").to_owned();
+        assert!(!address.is_empty(), "the server ended before it served");
+        Self { process, address, admin, _dir: dir }
+    }
+
+    fn open(&self, method: &str, path: &str, body: Option<&str>) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).expect("a connection");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time-out");
+        let body = body.unwrap_or_default();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).expect("a sent request");
+        stream
+    }
+
+    /// Asks and waits for the whole answer.
+    pub fn ask(&self, method: &str, path: &str, body: Option<&str>) -> Answer {
+        let mut stream = self.open(method, path, body);
+        let mut text = Vec::new();
+        stream.read_to_end(&mut text).expect("an answer");
+        let text = String::from_utf8(text).expect("UTF-8");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+        let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("a status");
+        let body = match head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
+            true => dechunk(body),
+            false => body.to_owned(),
+        };
+        Answer { status, body }
+    }
+
+    /// Posts JSON.
+    pub fn post(&self, path: &str, body: &Value) -> Answer {
+        self.ask("POST", path, Some(&body.to_string()))
+    }
+
+    /// Posts JSON and leaves after the first bytes of the answer.
+    pub fn post_and_leave(&self, path: &str, body: &Value) {
+        let mut stream = self.open("POST", path, Some(&body.to_string()));
+        let mut first = [0; 64];
+        let _ = stream.read(&mut first).expect("the start of an answer");
+    }
+
+    /// Runs the command against this server's admin socket; returns (exit code, stdout, stderr).
+    pub fn command(&self, args: &[&str]) -> (i32, String, String) {
+        run(hotseam().args(args).arg("--admin").arg(&self.admin))
+    }
+
+    /// Asks the server to end and waits; returns the exit code.
+    pub fn stop(mut self) -> Option<i32> {
+        let _ = Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status();
+        self.process.wait().expect("an exit").code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Runs a command to its end; returns (exit code, stdout, stderr).
+pub fn run(command: &mut Command) -> (i32, String, String) {
+    let out = command.stdin(Stdio::null()).output().expect("target/release/hotseam");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+    (out.status.code().unwrap_or(-1), text(out.stdout), text(out.stderr))
+}
+
+fn dechunk(mut body: &str) -> String {
+    let mut out = String::new();
+    while let Some((size, rest)) = body.split_once("\r\n") {
+        let size = usize::from_str_radix(size.trim(), 16).expect("a chunk size");
+        if size == 0 {
+            break;
+        }
+        out.push_str(&rest[..size]);
+        body = &rest[size + 2..];
+    }
+    out
+}
