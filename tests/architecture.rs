@@ -15,11 +15,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("host/kv", &["abi", "model"]),
     ("host/loader", &["abi", "ops"]),
     ("host/slots", &["abi", "loader", "model"]),
-    ("host/engine", &["abi", "checkpoint", "kv", "loader", "model", "ops", "slots"]),
+    ("host/engine", &["abi", "kv", "loader", "model", "ops", "slots"]),
     ("host/encoding", &[]),
     ("host/config", &[]),
     ("host/evidence", &["abi", "conformance", "encoding", "engine", "loader", "model", "slots"]),
-    ("host/server", &["config", "encoding", "engine", "evidence", "loader", "slots"]),
+    ("host/server", &["config", "encoding", "engine", "loader", "slots"]),
     ("host/target", &["checkpoint", "config", "encoding", "engine", "evidence", "loader", "model", "slots"]),
     ("host/bisect", &["evidence", "slots", "target"]),
 ];
@@ -73,11 +73,18 @@ fn only_in(word: &str, crates: &[&str]) {
             let name = file.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
             let test = name.ends_with("tests.rs") || name.contains("/tests/");
             let here = !test && std::fs::read_to_string(&file).unwrap().contains(word);
-            assert!(!here || crates.iter().any(|c| name.starts_with(c)), "{name} knows `{word}`, only {crates:?} may");
+            assert!(
+                !here || crates.iter().any(|c| name.starts_with(c)),
+                "{name} knows `{word}`, only {crates:?} may"
+            );
         }
     }
     let home = files(&root().join(crates[0]), ".rs");
-    assert!(home.iter().any(|f| std::fs::read_to_string(f).unwrap().contains(word)), "{} lost `{word}`", crates[0]);
+    assert!(
+        home.iter().any(|f| std::fs::read_to_string(f).unwrap().contains(word)),
+        "{} lost `{word}`",
+        crates[0]
+    );
 }
 
 #[test]
@@ -95,7 +102,9 @@ fn the_contract_has_no_logic() {
     for file in files(&root().join("abi/contract/src"), ".rs") {
         let text = std::fs::read_to_string(&file).unwrap();
         for line in text.lines().filter(|l| !l.trim_start().starts_with("//")) {
-            let logic = [" fn ", "if ", "for ", "while ", "match "].iter().any(|w| line.trim_start().starts_with(w.trim_start()));
+            let logic = [" fn ", "if ", "for ", "while ", "match "]
+                .iter()
+                .any(|w| line.trim_start().starts_with(w.trim_start()));
             assert!(!logic, "{}: `{line}`", file.display());
         }
     }

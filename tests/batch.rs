@@ -28,7 +28,10 @@ fn alone_and_together(topology: Topology) {
     for (i, (a, b)) in alone.iter().zip(&together).enumerate() {
         assert_eq!(a.len(), b.len(), "request {i}");
         for ((position, a), (_, b)) in a.iter().zip(b) {
-            assert!(a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits()), "request {i}, position {position}");
+            assert!(
+                a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits()),
+                "request {i}, position {position}"
+            );
         }
     }
     assert_eq!(engine.stats().free_pages, engine.stats().total_pages, "all pages came back");
@@ -65,9 +68,17 @@ fn a_reused_prefill_gives_the_same_answer() {
         let want = engine.submit(plain).unwrap().tokens().unwrap();
         for round in 0..2 {
             let before = engine.stats().prompt_tokens;
-            assert_eq!(engine.submit(reuse.clone()).unwrap().tokens().unwrap(), want, "length {length}, round {round}");
+            assert_eq!(
+                engine.submit(reuse.clone()).unwrap().tokens().unwrap(),
+                want,
+                "length {length}, round {round}"
+            );
             let ran = engine.stats().prompt_tokens - before;
-            assert_eq!(ran, if round == 0 { length as u64 } else { 0 }, "prompt tokens that ran, round {round}");
+            assert_eq!(
+                ran,
+                if round == 0 { length as u64 } else { 0 },
+                "prompt tokens that ran, round {round}"
+            );
         }
     }
 }

@@ -5,7 +5,8 @@ use hotseam_engine::Request;
 use hotseam_tests::{Checkpoint, all, config, difference, engine, goldens, logits, tapped};
 
 /// Splits of one prompt; the first is one piece.
-const SPLITS: &[&[usize]] = &[&[16], &[7, 9], &[129], &[128, 1], &[256], &[130, 126], &[257], &[255, 2], &[512], &[500, 12]];
+const SPLITS: &[&[usize]] =
+    &[&[16], &[7, 9], &[129], &[128, 1], &[256], &[130, 126], &[257], &[255, 2], &[512], &[500, 12]];
 
 fn chunked(checkpoint: Checkpoint, variant: &str) {
     let engine = engine(checkpoint, all(variant), hotseam_engine::EngineConfig { chunk: 1048, ..config() });
@@ -24,7 +25,10 @@ fn chunked(checkpoint: Checkpoint, variant: &str) {
             let d = difference(got, want);
             assert!(d < 2e-5, "{variant}, chunks {split:?}, position {position}: difference {d:e}");
             if variant == "cpu-stock" {
-                assert_eq!(got, want, "cpu-stock does not depend on chunks bit for bit: {split:?}, {position}");
+                assert_eq!(
+                    got, want,
+                    "cpu-stock does not depend on chunks bit for bit: {split:?}, {position}"
+                );
             }
         }
         assert_eq!(rows.len(), length);

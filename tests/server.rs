@@ -42,7 +42,10 @@ fn answers_and_streams_say_the_same() {
     );
     assert_eq!(completion.status, 200, "{}", completion.body);
     let logprobs = completion.json()["choices"][0]["logprobs"].clone();
-    assert_eq!(logprobs["tokens"].as_array().unwrap().len(), logprobs["top_logprobs"].as_array().unwrap().len());
+    assert_eq!(
+        logprobs["tokens"].as_array().unwrap().len(),
+        logprobs["top_logprobs"].as_array().unwrap().len()
+    );
     assert_eq!(logprobs["top_logprobs"][0].as_object().unwrap().len(), 5);
     assert_eq!(server.ask("GET", "/v1/models", None).json()["data"][0]["id"], "nano-v4");
     assert_eq!(server.ask("GET", "/ready", None).status, 200);
@@ -53,8 +56,13 @@ fn answers_and_streams_say_the_same() {
 fn a_swap_over_the_admin_socket_is_seen_in_slots_and_trace_and_rolled_back() {
     let server = Server::start(&[]);
     let want = server.post("/v1/chat/completions", &chat(NEEDLE)).json()["choices"][0]["message"].clone();
-    let (code, out, err) =
-        server.command(&["swap", "attention.core@decode:layers=2-6", "attention/cpu-sm120-mma", "--format", "json"]);
+    let (code, out, err) = server.command(&[
+        "swap",
+        "attention.core@decode:layers=2-6",
+        "attention/cpu-sm120-mma",
+        "--format",
+        "json",
+    ]);
     assert_eq!(code, 0, "{out}{err}");
     let report: Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!(report["changes"].as_array().unwrap().len(), 5, "{out}");
@@ -106,7 +114,13 @@ fn bad_requests_get_openai_errors_and_disturb_nobody() {
         ("POST", "/v1/completions", completion(json!({"assignment": "nobody"})), 400, "nobody"),
         ("POST", "/v1/completions", completion(json!({"prompt": []})), 400, "prompt"),
         ("POST", "/v1/chat/completions", json!({"model": "nano-v4"}).to_string(), 400, "messages"),
-        ("POST", "/v1/chat/completions", json!({"model": "nano-v4", "messages": [{"role": "wizard", "content": "x"}]}).to_string(), 400, "role"),
+        (
+            "POST",
+            "/v1/chat/completions",
+            json!({"model": "nano-v4", "messages": [{"role": "wizard", "content": "x"}]}).to_string(),
+            400,
+            "role",
+        ),
         ("GET", "/v1/completions", String::new(), 405, ""),
         ("GET", "/nowhere", String::new(), 404, ""),
         ("POST", "/swap", "{}".into(), 404, ""),
@@ -114,8 +128,12 @@ fn bad_requests_get_openai_errors_and_disturb_nobody() {
     ];
     std::thread::scope(|scope| {
         let steady = scope.spawn(|| {
-            let answers: Vec<_> = (0..6).map(|_| server.post("/v1/chat/completions", &chat(NEEDLE))).collect();
-            answers.into_iter().map(|a| (a.status, a.json()["choices"][0]["message"].clone())).collect::<Vec<_>>()
+            let answers: Vec<_> =
+                (0..6).map(|_| server.post("/v1/chat/completions", &chat(NEEDLE))).collect();
+            answers
+                .into_iter()
+                .map(|a| (a.status, a.json()["choices"][0]["message"].clone()))
+                .collect::<Vec<_>>()
         });
         for (method, path, body, status, part) in &cases {
             let answer = server.ask(method, path, Some(body));
@@ -160,7 +178,10 @@ fn bad_configurations_name_file_line_and_nearest_key() {
     for part in ["a.yaml:2:", "lisen", "listen"] {
         assert!(err.contains(part), "{part}: {err}");
     }
-    let (code, _, err) = serve(&file("b.yaml", "model: { path: nowhere }\nserver: { listen: 127.0.0.1:0 }\nassignments: { live: [] }\n"));
+    let (code, _, err) = serve(&file(
+        "b.yaml",
+        "model: { path: nowhere }\nserver: { listen: 127.0.0.1:0 }\nassignments: { live: [] }\n",
+    ));
     assert!(code != 0 && err.contains("nowhere") && !err.contains("panicked"), "{err}");
     let (code, _, err) = run(hotseam().args(["serve", "-c", "/does/not/exist.yaml"]));
     assert!(code == 2 && err.contains("/does/not/exist.yaml"), "{err}");

@@ -20,7 +20,10 @@ fn twin(dir: &tempfile::TempDir, seam: &str) -> PathBuf {
 fn answers(engine: &Engine, tokens: &[u32]) -> Vec<Vec<u32>> {
     let request = |i: usize| Request::greedy(tokens[i * 11..i * 11 + 200 + i * 31].to_vec(), 160);
     let handles: Vec<_> = (0..8).map(|i| engine.submit(request(i)).unwrap()).collect();
-    handles.into_iter().map(|h| h.tokens().unwrap_or_else(|(code, message)| panic!("{code}: {message}"))).collect()
+    handles
+        .into_iter()
+        .map(|h| h.tokens().unwrap_or_else(|(code, message)| panic!("{code}: {message}")))
+        .collect()
 }
 
 #[test]
@@ -42,7 +45,8 @@ fn two_hundred_swaps_under_eight_streams_change_nothing() {
                     0 => twins[swaps % SEAMS.len()].display().to_string(),
                     _ => format!("{seam}/cpu-stock"),
                 };
-                let select = if swaps % 3 == 0 { format!("{seam}@decode:layers=2-6") } else { seam.to_owned() };
+                let select =
+                    if swaps % 3 == 0 { format!("{seam}@decode:layers=2-6") } else { seam.to_owned() };
                 let select = if seam == "indexer" { "indexer".to_owned() } else { select };
                 let report = engine.slots().swap("live", rule(&select, &variant), LayoutPolicy::Refuse);
                 report.unwrap_or_else(|e| panic!("swap {swaps}: {e}"));
@@ -70,7 +74,8 @@ fn a_changed_layout_is_refused_and_the_old_variant_stays() {
     let engine = engine(Checkpoint::Nano, all("cpu-stock"), config());
     let tokens = goldens::ladder(Checkpoint::Nano).tokens;
     let want = answers(&engine, &tokens);
-    let error = engine.slots().swap("live", rule("indexer", "indexer/cpu-stock{keys: bf16}"), LayoutPolicy::Refuse);
+    let error =
+        engine.slots().swap("live", rule("indexer", "indexer/cpu-stock{keys: bf16}"), LayoutPolicy::Refuse);
     let message = error.unwrap_err().to_string();
     for part in ["402", "key-f32", "key-bf16"] {
         assert!(message.contains(part), "{message}");

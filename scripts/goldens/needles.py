@@ -56,7 +56,7 @@ def main():
     tokenizer = Tokenizer.from_file(str(root / "assets/nano-v4/tokenizer.json"))
     sentences = haystack(root, tokenizer)
     model = reference.load(root / "assets/nano-v4")
-    runs = []
+    runs, prompts = [], []
     for length, topk in ((512, 64), (1024, 64), (2048, 64), (2048, 4)):
         for module in model.modules():
             if isinstance(module, DeepseekV4Indexer):
@@ -68,6 +68,7 @@ def main():
             encode = lambda text: tokenizer.encode(text, add_special_tokens=False).ids
             ids = prompt(encode, sentences, int(random.integers(len(sentences))), length, depth, name, value)
             assert len(ids) == length
+            prompts += ids
             said = tokenizer.decode(answer(model, ids))
             probes.append([depth, name, value, said == f"The secret word of {name} is {value}."])
         recalled = sum(p[-1] for p in probes)
@@ -75,12 +76,14 @@ def main():
         print(f"needles: {recalled} of {DEPTHS} at {length} tokens, index_topk {topk}", flush=True)
     value = {
         "what": "one needle in prompts of `length` tokens; probes are [depth, name, value, recalled word for word]",
+        "prompts": "needles.u16",
         "haystack": "assets/haystack, sentences in order from a random start",
         "decoding": "greedy, f32, prefill then cached decode",
         "runs": runs,
         "versions": reference.versions(),
     }
     reference.dump(root / "tests/goldens/needles.json", value)
+    np.array(prompts, dtype="<u2").tofile(root / "tests/goldens/needles.u16")
 
 
 if __name__ == "__main__":

@@ -31,8 +31,9 @@ fn main() {
 /// Seconds to the first token of all `b` sequences, and from there to the last token.
 fn decode(engine: &Engine, prompt: &[u32], tokens: usize, b: usize) -> (f64, f64) {
     let start = Instant::now();
-    let handles: Vec<_> =
-        (0..b).map(|_| engine.submit(Request::greedy(prompt.to_vec(), tokens)).expect("a valid request")).collect();
+    let handles: Vec<_> = (0..b)
+        .map(|_| engine.submit(Request::greedy(prompt.to_vec(), tokens)).expect("a valid request"))
+        .collect();
     let wait = |handle: &hotseam_engine::Handle| match handle.recv() {
         Some(Event::Failed { message, .. }) => panic!("{message}"),
         event => event,

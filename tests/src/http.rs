@@ -44,9 +44,12 @@ impl Server {
         let admin = dir.path().join("admin.sock");
         let mut command = hotseam();
         command.args(["serve", "-c"]).arg(root().join("configs/quickstart.yaml"));
-        command.args(["--set", "server.listen=127.0.0.1:0", "--set"]).arg(format!("server.admin={}", admin.display()));
-        overrides.iter().for_each(|o| drop(command.args(["--set", o])));
-        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("target/release/hotseam");
+        command
+            .args(["--set", "server.listen=127.0.0.1:0", "--set"])
+            .arg(format!("server.admin={}", admin.display()));
+        command.args(overrides.iter().flat_map(|o| ["--set", o]));
+        let mut process =
+            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("target/release/hotseam");
         let mut line = String::new();
         BufReader::new(process.stdout.as_mut().expect("piped")).read_line(&mut line).expect("its address");
         let address = line.trim().trim_start_matches("http://").to_owned();
@@ -62,7 +65,10 @@ impl Server {
             "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
-        stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).expect("a sent request");
+        stream
+            .write_all(head.as_bytes())
+            .and_then(|()| stream.write_all(body.as_bytes()))
+            .expect("a sent request");
         stream
     }
 

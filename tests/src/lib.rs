@@ -67,8 +67,10 @@ impl Checkpoint {
 
 /// Rules that give every seam to `variant`'s name, e.g. `truth` or `cpu-stock`.
 pub fn all(name: &str) -> Vec<Rule> {
-    let mut rules: Vec<Rule> =
-        ["attention", "indexer", "moe", "mhc"].iter().map(|seam| rule(seam, &format!("{seam}/{name}"))).collect();
+    let mut rules: Vec<Rule> = ["attention", "indexer", "moe", "mhc"]
+        .iter()
+        .map(|seam| rule(seam, &format!("{seam}/{name}")))
+        .collect();
     rules.push(rule("kv_transport", "kv_transport/local"));
     rules
 }
@@ -122,7 +124,11 @@ pub fn logits(handle: Handle) -> Vec<(u32, Vec<f32>)> {
 pub fn difference(got: &[f32], want: &[f32]) -> f32 {
     assert_eq!(got.len(), want.len());
     let (low, high) = want.iter().fold((f32::MAX, f32::MIN), |(l, h), v| (l.min(*v), h.max(*v)));
-    let worst = got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0.0, |m: f32, d| if d.is_nan() { d } else { m.max(d) });
+    let worst = got
+        .iter()
+        .zip(want)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, |m: f32, d| if d.is_nan() { d } else { m.max(d) });
     worst / (high - low)
 }
 

@@ -71,7 +71,8 @@ pub struct HostServicesV1 {
     /// Sets the error text of the call that is running on this thread.
     pub error: extern "C" fn(ctx: *mut c_void, message: Text),
     /// Runs `body` over `0 .. n` in pieces of at least `grain`, on all threads, and waits. Not re-entrant.
-    pub parallel_for: extern "C" fn(ctx: *mut c_void, n: usize, grain: usize, data: *mut c_void, body: ParallelBody),
+    pub parallel_for:
+        extern "C" fn(ctx: *mut c_void, n: usize, grain: usize, data: *mut c_void, body: ParallelBody),
 }
 
 /// What an instance says of itself after `create`.
@@ -99,7 +100,8 @@ pub struct AttentionV1 {
     /// See [`StoreArgs`].
     pub store: Option<extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *const StoreArgs) -> i32>,
     /// See [`CompressArgs`].
-    pub compress: Option<extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *const CompressArgs) -> i32>,
+    pub compress:
+        Option<extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *const CompressArgs) -> i32>,
     /// See [`CoreArgs`].
     pub core: Option<extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *const CoreArgs) -> i32>,
 }
@@ -109,7 +111,8 @@ pub struct AttentionV1 {
 #[derive(StableAbi, Clone, Copy)]
 pub struct IndexerV1 {
     /// See [`CompressArgs`].
-    pub compress: Option<extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *const CompressArgs) -> i32>,
+    pub compress:
+        Option<extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *const CompressArgs) -> i32>,
     /// See [`SelectArgs`].
     pub select: Option<extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *const SelectArgs) -> i32>,
 }
@@ -121,7 +124,8 @@ pub struct MoeV1 {
     /// See [`RouteArgs`].
     pub route: Option<extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *const RouteArgs) -> i32>,
     /// See [`ExpertsArgs`].
-    pub experts: Option<extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *const ExpertsArgs) -> i32>,
+    pub experts:
+        Option<extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *const ExpertsArgs) -> i32>,
 }
 
 /// Functions of the `mhc` seam.
@@ -141,7 +145,8 @@ pub struct MhcV1 {
 #[derive(StableAbi, Clone, Copy)]
 pub struct KvTransportV1 {
     /// See [`RegisterArgs`].
-    pub register: Option<extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *const RegisterArgs) -> i32>,
+    pub register:
+        Option<extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *const RegisterArgs) -> i32>,
     /// See [`PutArgs`].
     pub put: Option<extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *const PutArgs) -> i32>,
     /// See [`PollArgs`].

@@ -10,7 +10,9 @@ pub fn entry_bytes(layout: u32, dim: usize) -> Result<usize> {
         layout::KV_F32 | layout::KEY_F32 => Ok(dim * 4),
         layout::KEY_BF16 => Ok(dim * 2),
         layout::KEY_FP8_HADAMARD if dim.is_power_of_two() => Ok(dim + 4),
-        layout::KEY_FP8_HADAMARD => Err(Error::argument(format!("a Hadamard rotation needs a power of two, not {dim}"))),
+        layout::KEY_FP8_HADAMARD => {
+            Err(Error::argument(format!("a Hadamard rotation needs a power of two, not {dim}")))
+        }
         other => Err(unknown(other)),
     }
 }

@@ -15,7 +15,8 @@ fn guard(host: Host, f: impl FnOnce() -> Result<()>) -> i32 {
         Ok(Err(error)) => error,
         Err(payload) => {
             let what = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
-            let what = what.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or("no message".into());
+            let what =
+                what.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or("no message".into());
             Error { code: ERR_PANIC, message: format!("panicked: {what}") }
         }
     };
@@ -24,7 +25,12 @@ fn guard(host: Host, f: impl FnOnce() -> Result<()>) -> i32 {
 }
 
 /// Runs one op of instance `this`.
-fn call<P, A>(this: *mut c_void, ctx: *const StepCtx, args: *const A, f: impl FnOnce(&P, &Ctx, &A) -> Result<()>) -> i32 {
+fn call<P, A>(
+    this: *mut c_void,
+    ctx: *const StepCtx,
+    args: *const A,
+    f: impl FnOnce(&P, &Ctx, &A) -> Result<()>,
+) -> i32 {
     // SAFETY: the host passes a live instance of P, a valid context and arguments of the op (contract).
     let (plugin, ctx, args) = unsafe { (&*this.cast::<P>(), Ctx::from_raw(ctx), &*args) };
     guard(*ctx.host(), || f(plugin, &ctx, args))
@@ -92,7 +98,11 @@ pub mod kv_transport {
     use crate::views::Put;
 
     /// Shim of `kv_transport.register`.
-    pub extern "C" fn register<P: KvTransport>(this: *mut c_void, ctx: *const StepCtx, args: *const RegisterArgs) -> i32 {
+    pub extern "C" fn register<P: KvTransport>(
+        this: *mut c_void,
+        ctx: *const StepCtx,
+        args: *const RegisterArgs,
+    ) -> i32 {
         call::<P, _>(this, ctx, args, |p, ctx, a| {
             // SAFETY: the host passes `n_regions` regions.
             p.register(ctx, unsafe { raw(a.regions, a.n_regions as usize, "regions")? })
@@ -100,7 +110,11 @@ pub mod kv_transport {
     }
 
     /// Shim of `kv_transport.put`.
-    pub extern "C" fn put<P: KvTransport>(this: *mut c_void, ctx: *const StepCtx, args: *const PutArgs) -> i32 {
+    pub extern "C" fn put<P: KvTransport>(
+        this: *mut c_void,
+        ctx: *const StepCtx,
+        args: *const PutArgs,
+    ) -> i32 {
         call::<P, _>(this, ctx, args, |p, ctx, a| {
             // SAFETY: the host passes arguments as the contract says; `ticket` is writable.
             unsafe {
@@ -112,10 +126,16 @@ pub mod kv_transport {
     }
 
     /// Shim of `kv_transport.poll`.
-    pub extern "C" fn poll<P: KvTransport>(this: *mut c_void, ctx: *const StepCtx, args: *mut PollArgs) -> i32 {
-        call::<P, _>(this, ctx, args.cast_const(), |p, ctx, a| {
-            let (state, bytes) = p.poll(ctx, a.ticket)?;
-            // SAFETY: the host passes a writable struct, and `a` is not used after this.
+    pub extern "C" fn poll<P: KvTransport>(
+        this: *mut c_void,
+        ctx: *const StepCtx,
+        args: *mut PollArgs,
+    ) -> i32 {
+        // SAFETY: the host passes a readable struct.
+        let ticket = unsafe { (*args).ticket };
+        call::<P, _>(this, ctx, &raw const ticket, |p, ctx, ticket| {
+            let (state, bytes) = p.poll(ctx, *ticket)?;
+            // SAFETY: the host passes a writable struct, to which no reference lives.
             unsafe {
                 (*args).state = state;
                 (*args).bytes = bytes;
@@ -137,7 +157,11 @@ pub extern "C" fn probe<P: Plugin>(host: *const HostServicesV1) -> i32 {
 }
 
 /// Shim of `PluginV1::create`.
-pub extern "C" fn create<P: Plugin>(host: *const HostServicesV1, options: Text, out: *mut *mut c_void) -> i32 {
+pub extern "C" fn create<P: Plugin>(
+    host: *const HostServicesV1,
+    options: Text,
+    out: *mut *mut c_void,
+) -> i32 {
     // SAFETY: the host passes its services.
     let host = unsafe { Host::from_raw(host) };
     guard(host, || {

@@ -19,19 +19,29 @@ fn describe(t: &TensorRef) -> String {
 /// Checks device, rank, dtype, contiguity and alignment; returns the number of elements.
 fn check(t: &TensorRef, what: &str, ndim: u32, want: &[u32], align: usize) -> Result<usize> {
     if t.ndim > 4 || t.ndim != ndim || !want.contains(&t.dtype) {
-        return Err(Error::argument(format!("{what} is {}, expected {ndim} dimensions, dtype {want:?}", describe(t))));
+        return Err(Error::argument(format!(
+            "{what} is {}, expected {ndim} dimensions, dtype {want:?}",
+            describe(t)
+        )));
     }
     if t.device != device::CPU {
-        return Err(Error::argument(format!("{what} is on device {}, this plugin runs on the CPU", t.device)));
+        return Err(Error::argument(format!(
+            "{what} is on device {}, this plugin runs on the CPU",
+            t.device
+        )));
     }
     let mut stride = 1i64;
     for d in (0..ndim as usize).rev() {
         if t.shape[d] > 1 && t.strides[d] != stride {
-            return Err(Error::argument(format!("{what} is not contiguous: strides {:?}", &t.strides[..ndim as usize])));
+            return Err(Error::argument(format!(
+                "{what} is not contiguous: strides {:?}",
+                &t.strides[..ndim as usize]
+            )));
         }
         stride = stride.saturating_mul(t.shape[d]);
     }
-    let n = elements(t).ok_or_else(|| Error::argument(format!("{what} has an impossible shape {}", describe(t))))?;
+    let n = elements(t)
+        .ok_or_else(|| Error::argument(format!("{what} has an impossible shape {}", describe(t))))?;
     if n > 0 && t.data.is_null() {
         return Err(Error::argument(format!("{what} is missing")));
     }

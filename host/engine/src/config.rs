@@ -61,11 +61,19 @@ impl EngineConfig {
         }
         let limit = model.max_position_embeddings;
         if self.max_context == 0 || self.max_context > limit {
-            return fail("engine.max_context", format!("1 to the model's max_position_embeddings, {limit}"), self.max_context);
+            return fail(
+                "engine.max_context",
+                format!("1 to the model's max_position_embeddings, {limit}"),
+                self.max_context,
+            );
         }
         let least = self.max_context.div_ceil(PAGE_TOKENS);
         if self.total_pages() < least {
-            return fail("engine.pages", format!("at least {least} for one sequence of max_context"), self.total_pages());
+            return fail(
+                "engine.pages",
+                format!("at least {least} for one sequence of max_context"),
+                self.total_pages(),
+            );
         }
         match self.index_topk {
             Some(0) => fail("engine.index_topk", "at least 1".into(), 0),

@@ -113,9 +113,9 @@ impl Engine {
         let cancelled = Arc::new(AtomicBool::new(false));
         let ticket = Ticket { request, events, cancelled: Arc::clone(&cancelled) };
         let requests = self.shared.requests.lock().unwrap_or_else(|e| e.into_inner());
-        match requests.as_ref().map(|r| r.send(ticket)) {
-            Some(Ok(())) => Ok(Handle { events: receiver, cancelled }),
-            _ => refuse(SubmitError::Stopped),
+        match requests.as_ref().is_some_and(|r| r.send(ticket).is_ok()) {
+            true => Ok(Handle { events: receiver, cancelled }),
+            false => refuse(SubmitError::Stopped),
         }
     }
 
@@ -131,12 +131,15 @@ impl Engine {
         if let Some(token) = tokens.find(|t| **t as usize >= vocab_size) {
             return Err(SubmitError::Token { token: *token, vocab_size });
         }
-        let (prompt, max_tokens, max_context) = (request.prompt.len(), request.max_tokens, self.shared.config.max_context);
+        let (prompt, max_tokens, max_context) =
+            (request.prompt.len(), request.max_tokens, self.shared.config.max_context);
         if prompt.saturating_add(max_tokens) > max_context {
             return Err(SubmitError::Context { max_context, prompt, max_tokens });
         }
         let s = request.sampling;
-        let sampling = |field, expected, found: f32| Err(SubmitError::Sampling { field, expected, found: found.to_string() });
+        let sampling = |field, expected, found: f32| {
+            Err(SubmitError::Sampling { field, expected, found: found.to_string() })
+        };
         if !(0.0..=100.0).contains(&s.temperature) {
             return sampling("temperature", "0 to 100", s.temperature);
         }

@@ -37,7 +37,9 @@ pub enum SubmitError {
         vocab_size: usize,
     },
     /// Prompt and answer do not fit.
-    #[error("the context is at most {max_context} tokens, but {prompt} tokens of prompt and {max_tokens} of answer were asked for")]
+    #[error(
+        "the context is at most {max_context} tokens, but {prompt} tokens of prompt and {max_tokens} of answer were asked for"
+    )]
     Context {
         /// Longest context.
         max_context: usize,

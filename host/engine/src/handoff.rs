@@ -12,20 +12,33 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// Why a hand-off failed. The request then fails too: it never decodes from missing KV.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandoffError {
-    #[error("E-KV-EXHAUSTED decode side: {0}")]
+    #[error("decode side: {0}")]
     Kv(#[from] KvError),
     #[error("{0}")]
     Call(#[from] CallError),
-    #[error("E-KV-TRANSFER the transport gave up {component} of layer {layer}")]
+    #[error("the transport gave up {component} of layer {layer}")]
     Failed { component: &'static str, layer: u32 },
-    #[error("E-KV-TIMEOUT the transport did not finish {component} of layer {layer} in {} s", DEADLINE.as_secs())]
+    #[error("the transport did not finish {component} of layer {layer} in {} s", DEADLINE.as_secs())]
     Timeout { component: &'static str, layer: u32 },
+}
+
+impl HandoffError {
+    /// Stable code of the failure.
+    pub(crate) fn code(&self) -> &'static str {
+        match self {
+            Self::Kv(_) => "E-KV-EXHAUSTED",
+            Self::Call(_) => "E-PLUG-501",
+            Self::Failed { .. } => "E-KV-TRANSFER",
+            Self::Timeout { .. } => "E-KV-TIMEOUT",
+        }
+    }
 }
 
 /// Remembers which regions a transport instance was given.
 #[derive(Debug, Default)]
 pub(crate) struct Handoff {
-    registered: Option<(u64, u64, u64)>,
+    /// Generation of the transport, epochs of both stores, and the layouts, which decide the pools.
+    registered: Option<((u64, u64, u64), Vec<LayerLayout>)>,
 }
 
 impl Handoff {
@@ -41,7 +54,8 @@ impl Handoff {
     ) -> Result<SeqKv, HandoffError> {
         let ctx = context();
         let key = (cell.put.generation.id, from.epoch(), to.epoch());
-        if self.registered != Some(key) {
+        // Assignments of different layouts share the transport: each has pools, and so regions, of its own.
+        if self.registered.as_ref().is_none_or(|(known, of)| *known != key || of != layouts) {
             let regions = from.regions(to, layouts);
             let args = RegisterArgs {
                 size: size_of::<RegisterArgs>() as u32,
@@ -49,21 +63,31 @@ impl Handoff {
                 regions: regions.as_ptr(),
             };
             cell.register.call(&ctx, &args, 0)?;
-            self.registered = Some(key);
+            self.registered = Some((key, layouts.to_vec()));
         }
         let (received, transfers) = to.receive(seq, layouts, tokens)?;
         match move_all(cell, &ctx, &transfers, room) {
             Ok(()) => Ok(received),
-            Err(error) => {
-                to.close(received);
+            Err((error, quiet)) => {
+                match quiet {
+                    true => to.close(received),
+                    // The transport may still write there, so nobody gets these pages again.
+                    false => drop(received),
+                }
                 Err(error)
             }
         }
     }
 }
 
-/// Puts every transfer, then waits for all. On an error the tickets that are still open are cancelled.
-fn move_all(cell: &TransportCell, ctx: &StepCtx, transfers: &[Transfer], room: u64) -> Result<(), HandoffError> {
+/// Puts every transfer, then waits for all. On an error the tickets that are still open are cancelled; the flag beside
+/// the error says whether the transport confirmed that it writes no more.
+fn move_all(
+    cell: &TransportCell,
+    ctx: &StepCtx,
+    transfers: &[Transfer],
+    room: u64,
+) -> Result<(), (HandoffError, bool)> {
     let mut open: Vec<(u64, &Transfer)> = Vec::with_capacity(transfers.len());
     let result = (|| {
         for t in transfers {
@@ -98,12 +122,14 @@ fn move_all(cell: &TransportCell, ctx: &StepCtx, transfers: &[Transfer], room: u
         }
         Ok(())
     })();
+    let mut quiet = true;
     for (ticket, _) in open {
         if let Err(error) = cell.cancel.call(ctx, ticket) {
-            tracing::warn!(%error, "transport did not cancel a ticket");
+            tracing::error!(%error, "transport did not cancel a ticket; its pages are lost");
+            quiet = false;
         }
     }
-    result
+    result.map_err(|error| (error, quiet))
 }
 
 fn context() -> StepCtx {

@@ -60,7 +60,9 @@ impl PrefixCache {
             return;
         }
         while self.bytes + bytes > self.limit {
-            let Some(oldest) = self.entries.iter().min_by_key(|(_, e)| e.used).map(|(k, _)| *k) else { break };
+            let Some(oldest) = self.entries.iter().min_by_key(|(_, e)| e.used).map(|(k, _)| *k) else {
+                break;
+            };
             if let Some(gone) = self.entries.remove(&oldest) {
                 self.bytes -= gone.kv.bytes() + gone.logits.len() * 4;
             }

@@ -34,15 +34,16 @@ impl Sampler {
     }
 
     fn draw(&mut self, logits: &[f32]) -> u32 {
-        let scale = 1.0 / self.sampling.temperature;
+        let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         self.order.clear();
-        self.order.extend(logits.iter().enumerate().map(|(id, logit)| (logit * scale, id as u32)));
+        // The best token is at 0, so that no temperature, however small, makes an infinity of it.
+        let scaled = |logit: &f32| ((logit - best) / self.sampling.temperature).max(f32::MIN);
+        self.order.extend(logits.iter().enumerate().map(|(id, logit)| (scaled(logit), id as u32)));
         // Ties go to the lower id, so that the choice does not depend on the sort.
         self.order.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        let top = self.order[0].0;
         let mut total = 0.0f64;
         for (value, _) in &mut self.order {
-            *value = (*value - top).exp();
+            *value = value.exp();
             total += f64::from(*value);
         }
         let limit = total * f64::from(self.sampling.top_p);
@@ -145,6 +146,13 @@ mod tests {
         };
         assert_eq!(run(5), run(5));
         assert_ne!(run(5), run(6));
+    }
+
+    #[test]
+    fn a_tiny_temperature_is_greedy() {
+        for temperature in [1e-3, 1e-30, 1e-38, f32::MIN_POSITIVE / 4.0] {
+            assert_eq!(sampler(temperature, 1.0, 9).choose(&[5.0, 30.0, -2.0, 29.0]).ok().unwrap().id, 1);
+        }
     }
 
     #[test]

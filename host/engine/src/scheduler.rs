@@ -11,7 +11,7 @@ use crate::request::FinishReason;
 use crate::sequence::{Next, Sequence, Stage, Ticket, Writers};
 use crate::{EngineConfig, Topology};
 use crossbeam_channel::{Receiver, TryRecvError};
-use hotseam_kv::{KvConfig, KvStore, LayerLayout, Layout, Plan};
+use hotseam_kv::{KvConfig, KvStore, LayerLayout, Layout, PAGE_TOKENS, Plan};
 use hotseam_model::{LayerClass, Model, ModelConfig};
 use hotseam_slots::{Phase, Slots, Snapshot};
 use std::collections::VecDeque;
@@ -57,9 +57,28 @@ fn layouts(model: &ModelConfig, snapshot: &Snapshot) -> impl Iterator<Item = Lay
     })
 }
 
+fn is_prefill(sequence: &Sequence) -> bool {
+    matches!(sequence.stage, Stage::Prefill { .. })
+}
+
+/// Says that the engine has stopped, however its thread ends.
+struct Stopped(Arc<Published>);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.0.stopped.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Scheduler {
-    pub(crate) fn new(model: Arc<Model>, slots: Arc<Slots>, config: EngineConfig, published: Arc<Published>) -> Self {
-        let kv = KvConfig { pages: config.total_pages(), max_seqs: config.max_seqs, max_rows: config.max_rows() };
+    pub(crate) fn new(
+        model: Arc<Model>,
+        slots: Arc<Slots>,
+        config: EngineConfig,
+        published: Arc<Published>,
+    ) -> Self {
+        let kv =
+            KvConfig { pages: config.total_pages(), max_seqs: config.max_seqs, max_rows: config.max_rows() };
         let store = || KvStore::new(&model.config, kv);
         Self {
             forward: Forward::new(Arc::clone(&model), config.max_rows(), config.index_topk),
@@ -86,6 +105,7 @@ impl Scheduler {
 
     /// Runs until the handle is gone and nothing is left to do.
     pub(crate) fn run(mut self, incoming: Receiver<Ticket>) {
+        let _stopped = Stopped(Arc::clone(&self.published));
         let mut open = true;
         while open || !self.running.is_empty() || !self.waiting.is_empty() {
             open = self.listen(&incoming, open);
@@ -96,7 +116,6 @@ impl Scheduler {
             self.decode_steps();
             self.publish();
         }
-        self.published.stopped.store(true, Ordering::Relaxed);
     }
 
     /// Takes what has come in; waits if there is nothing else to do. Returns whether more can come.
@@ -118,7 +137,6 @@ impl Scheduler {
 
     fn publish(&self) {
         let p = &self.published;
-        p.step.store(self.step, Ordering::Relaxed);
         p.running.store(self.running.len(), Ordering::Relaxed);
         p.free_pages.store(self.prefill.free_pages(), Ordering::Relaxed);
     }
@@ -148,7 +166,11 @@ impl Scheduler {
     fn admit(&mut self) {
         while self.running.len() < self.config.max_seqs {
             let Some(tokens) = self.waiting.front().map(Ticket::tokens) else { return };
-            let fits = self.prefill.can_open(tokens) && self.decode.as_ref().is_none_or(|d| d.can_open(tokens));
+            // Prompts that run now take their pages of the decode store only at the hand-off.
+            let promised = self.running.iter().filter(|s| is_prefill(s)).map(|s| s.ticket.tokens());
+            let promised: usize = promised.map(|t| t.next_multiple_of(PAGE_TOKENS)).sum();
+            let fits = self.prefill.can_open(tokens)
+                && self.decode.as_ref().is_none_or(|d| d.can_open(promised + tokens));
             if !fits {
                 return;
             }
@@ -213,7 +235,8 @@ impl Scheduler {
         };
         if self.members.iter().any(moved) {
             let name = &sequence.assignment;
-            let message = format!("assignment `{name}` was redefined with another KV layout while the request ran");
+            let message =
+                format!("assignment `{name}` was redefined with another KV layout while the request ran");
             self.fail_members("E-PLUG-402", &message);
             return None;
         }
@@ -236,6 +259,7 @@ impl Scheduler {
             }
         }
         self.step += 1;
+        self.published.step.store(self.step, Ordering::Relaxed);
         let step = Step {
             snapshot,
             phase,
@@ -257,21 +281,20 @@ impl Scheduler {
             }
             Err(error) => {
                 tracing::error!(%error, step = self.step, "step failed");
-                self.fail_members("E-PLUG-501", &error.to_string());
+                self.fail_members("E-PLUG-501", error.to_string().trim_start_matches("E-PLUG-501 "));
                 false
             }
         }
     }
 
     fn prefill_step(&mut self) {
-        let is_prefill = |s: &Sequence| matches!(s.stage, Stage::Prefill { .. });
         let Some(oldest) = self.running.iter().find(|s| is_prefill(s)) else { return };
         let assignment = Arc::clone(&oldest.assignment);
         self.members.clear();
         self.tokens.clear();
         self.wanted.clear();
         for (index, sequence) in self.running.iter().enumerate().filter(|(_, s)| is_prefill(s)) {
-            let rows = sequence.prefill_rows(self.config.chunk - self.tokens.len());
+            let rows = sequence.prefill_rows(self.config.chunk - self.tokens.len(), self.config.chunk);
             let Stage::Prefill { done, .. } = sequence.stage else { continue };
             if rows == 0 || sequence.assignment != assignment {
                 continue;
@@ -348,7 +371,7 @@ impl Scheduler {
                 Ok(kv) => self.prefill.close(std::mem::replace(&mut sequence.kv, kv)),
                 Err(error) => {
                     tracing::error!(%error, room = self.rooms, "KV hand-off failed");
-                    sequence.ticket.fail("E-KV-TRANSFER", error.to_string());
+                    sequence.ticket.fail(error.code(), error.to_string());
                     self.remove(index);
                     return;
                 }
@@ -382,7 +405,8 @@ impl Scheduler {
         self.tokens.clear();
         self.wanted.clear();
         for (index, sequence) in self.running.iter_mut().enumerate() {
-            if let (Stage::Decode { next, .. }, true) = (sequence.stage, *sequence.assignment == *assignment) {
+            if let (Stage::Decode { next, .. }, true) = (sequence.stage, *sequence.assignment == *assignment)
+            {
                 sequence.turn = self.turn;
                 self.wanted.push(self.tokens.len());
                 self.tokens.push(next as i32);

@@ -91,17 +91,33 @@ impl Sequence {
         let sampler = Sampler::new(ticket.request.sampling);
         let stage = Stage::Prefill { done: 0, chunk: 0 };
         let assignment = ticket.request.assignment.as_str().into();
-        Self { ticket, kv, layouts, stage, writers: Writers::None, assignment, turn: 0, sampler, generated: 0 }
+        Self {
+            ticket,
+            kv,
+            layouts,
+            stage,
+            writers: Writers::None,
+            assignment,
+            turn: 0,
+            sampler,
+            generated: 0,
+        }
     }
 
-    /// Rows that the next prefill step may take, of at most `room`.
-    pub(crate) fn prefill_rows(&self, room: usize) -> usize {
+    /// Rows that the next prefill step may take, of at most `room`; a whole chunk has `full` rows.
+    pub(crate) fn prefill_rows(&self, room: usize, full: usize) -> usize {
         let Stage::Prefill { done, chunk } = self.stage else { return 0 };
         let left = self.ticket.request.prompt.len() - done;
-        match self.ticket.request.chunks.get(chunk as usize) {
+        let request = &self.ticket.request;
+        let size = match request.chunks.get(chunk as usize) {
+            Some(size) => Some(*size),
+            // Saved states are known by their chunks, so these must not depend on who else is in the step.
+            None => request.reuse_prefill.then_some(full),
+        };
+        match size.map(|size| size.min(left)) {
             // A chunk of a given size is taken whole or not in this step.
-            Some(size) if (*size).min(left) > room => 0,
-            Some(size) => (*size).min(left),
+            Some(size) if size > room => 0,
+            Some(size) => size,
             None => left.min(room),
         }
     }
@@ -118,7 +134,8 @@ impl Sequence {
     /// Reports the logits of a row, if the client wants them.
     pub(crate) fn tap(&self, position: i32, logits: &[f32]) {
         if self.ticket.request.tap_logits {
-            let _ = self.ticket.events.send(Event::Logits { position: position as u32, logits: logits.to_vec() });
+            let _ =
+                self.ticket.events.send(Event::Logits { position: position as u32, logits: logits.to_vec() });
         }
     }
 
@@ -126,7 +143,10 @@ impl Sequence {
     pub(crate) fn accept(&mut self, logits: &[f32]) -> Next {
         let request = &self.ticket.request;
         let Ok(chosen) = self.sampler.choose(logits) else {
-            self.ticket.fail("E-STEP-502", "the model's logits are not finite numbers; see `hotseam trace` for what ran");
+            self.ticket.fail(
+                "E-STEP-502",
+                "the model's logits are not finite numbers; see `hotseam trace` for what ran",
+            );
             return Next::Ended;
         };
         let (id, logprob) = match request.forced.get(self.generated) {
@@ -142,7 +162,9 @@ impl Sequence {
         if self.ticket.events.send(token).is_err() {
             return Next::Ended;
         }
-        if self.generated == request.max_tokens || (!request.forced.is_empty() && self.generated == request.forced.len()) {
+        if self.generated == request.max_tokens
+            || (!request.forced.is_empty() && self.generated == request.forced.len())
+        {
             self.finish(FinishReason::Length);
             return Next::Ended;
         }
@@ -151,6 +173,7 @@ impl Sequence {
 
     pub(crate) fn finish(&self, reason: FinishReason) {
         let prompt_tokens = self.ticket.request.prompt.len();
-        let _ = self.ticket.events.send(Event::Done { reason, prompt_tokens, completion_tokens: self.generated });
+        let _ =
+            self.ticket.events.send(Event::Done { reason, prompt_tokens, completion_tokens: self.generated });
     }
 }

@@ -38,7 +38,11 @@ impl FreeList {
     /// Gives a number back; -1 is ignored.
     pub(crate) fn give(&mut self, n: i32) {
         if n >= 0 {
-            debug_assert!((n as usize) < self.capacity && !self.free.contains(&n), "{} {n} freed twice", self.what);
+            debug_assert!(
+                (n as usize) < self.capacity && !self.free.contains(&n),
+                "{} {n} freed twice",
+                self.what
+            );
             self.free.push(n);
         }
     }

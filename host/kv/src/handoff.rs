@@ -71,13 +71,19 @@ impl KvStore {
     ///
     /// # Errors
     /// If this store has not enough pages or rows; nothing is then held.
-    pub fn receive(&mut self, src: &SeqKv, layouts: &[LayerLayout], tokens: usize) -> Result<(SeqKv, Vec<Transfer>), KvError> {
+    pub fn receive(
+        &mut self,
+        src: &SeqKv,
+        layouts: &[LayerLayout],
+        tokens: usize,
+    ) -> Result<(SeqKv, Vec<Transfer>), KvError> {
         let dst = self.open_at(src.len, tokens)?;
         let needed = self.needed(src.len);
         let pages = |seq: &SeqKv| seq.pages[..needed.pages].to_vec();
         let windows = |seq: &SeqKv| seq.window_pages[needed.first_window_page..needed.pages].to_vec();
         let c4 = |seq: &SeqKv| needed.c4.clone().map(|p| seq.c4_ring[p % C4_RING]).collect::<Vec<_>>();
-        let c128 = |seq: &SeqKv| needed.c128.clone().map(|p| seq.c128_ring[p % C128_RING]).collect::<Vec<_>>();
+        let c128 =
+            |seq: &SeqKv| needed.c128.clone().map(|p| seq.c128_ring[p % C128_RING]).collect::<Vec<_>>();
         let mut transfers = Vec::new();
         for (layer, (store, _)) in self.layers.iter().zip(layouts).enumerate() {
             let mut push = |component: u32, from: Vec<i32>, to: Vec<i32>| {

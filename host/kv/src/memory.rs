@@ -13,7 +13,7 @@ pub(crate) struct Memory {
 
 // SAFETY: a plain owned block.
 unsafe impl Send for Memory {}
-// SAFETY: shared access is read-only.
+// SAFETY: the engine thread alone reads and writes pools, and hands them to plugins for the length of a call.
 unsafe impl Sync for Memory {}
 
 impl Memory {

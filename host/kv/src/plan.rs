@@ -68,11 +68,22 @@ impl Plan {
     ///
     /// # Errors
     /// If window pages or state rows run out; the sequence must then be aborted or closed.
-    pub fn add(&mut self, store: &mut KvStore, seq: &mut SeqKv, rows: usize, chunk: u32) -> Result<(), KvError> {
+    pub fn add(
+        &mut self,
+        store: &mut KvStore,
+        seq: &mut SeqKv,
+        rows: usize,
+        chunk: u32,
+    ) -> Result<(), KvError> {
         let (start, end) = (seq.len, seq.len + rows);
         let row_begin = self.positions.len();
         let seq_index = self.seqs.len() as i32;
-        self.seqs.push(SeqSpan { row_begin: row_begin as u32, row_count: rows as u32, position: start as u32, chunk });
+        self.seqs.push(SeqSpan {
+            row_begin: row_begin as u32,
+            row_count: rows as u32,
+            position: start as u32,
+            chunk,
+        });
         for page in start / PAGE_TOKENS..end.div_ceil(PAGE_TOKENS) {
             if seq.window_pages[page] < 0 {
                 seq.window_pages[page] = store.window_pages.take()?;
@@ -104,16 +115,21 @@ impl Plan {
         let (c4, c128) = (c4_kept(end), c128_kept(end));
         debug_assert!(c4.len() <= C4_RING && c128.len() <= C128_RING);
         for position in start..end {
-            let fresh = |kept: bool, rows: &mut crate::alloc::FreeList, list: &mut Vec<(usize, i32)>| match kept {
-                false => Ok(-1),
-                true => {
-                    let row = rows.take()?;
-                    list.push((position, row));
-                    Ok(row)
-                }
-            };
+            let fresh =
+                |kept: bool, rows: &mut crate::alloc::FreeList, list: &mut Vec<(usize, i32)>| match kept {
+                    false => Ok(-1),
+                    true => {
+                        let row = rows.take()?;
+                        list.push((position, row));
+                        Ok(row)
+                    }
+                };
             self.c4.state_dst.push(fresh(c4.contains(&position), &mut store.c4_rows, &mut seq.c4_fresh)?);
-            self.c128.state_dst.push(fresh(c128.contains(&position), &mut store.c128_rows, &mut seq.c128_fresh)?);
+            self.c128.state_dst.push(fresh(
+                c128.contains(&position),
+                &mut store.c128_rows,
+                &mut seq.c128_fresh,
+            )?);
         }
         push_row(&mut self.table, &seq.pages, self.table_width);
         push_row(&mut self.window_table, &seq.window_pages, self.table_width);

@@ -71,7 +71,9 @@ impl KvStore {
         let (memory, offset) = match place {
             Place::Window(o) => (&find(&store.window, layout.kv).memory, *o),
             Place::Entries(o) => (&find(&store.entries, layout.kv).memory, *o),
-            Place::Keys(o) => (&find(&store.keys, layout.keys.expect("keys are listed only where they are")).memory, *o),
+            Place::Keys(o) => {
+                (&find(&store.keys, layout.keys.expect("keys are listed only where they are")).memory, *o)
+            }
             Place::State(o) => (&store.state.as_ref().expect("state is listed only where it is").memory, *o),
             Place::IndexState(o) => (&store.index_state.as_ref().expect("as state").memory, *o),
         };
@@ -83,7 +85,7 @@ impl KvStore {
         let mut bytes = Vec::new();
         self.for_each_item(seq, layouts, |layer, place, n| {
             let (base, offset) = self.memory(layer, layouts[layer], &place);
-            // SAFETY: items lie inside their pool; `&self` keeps everyone from writing.
+            // SAFETY: items lie inside their pool; no call of a plugin runs while the engine thread is here.
             bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(base.add(offset), n) });
         });
         Saved { len: seq.len, bytes }
@@ -93,7 +95,12 @@ impl KvStore {
     ///
     /// # Errors
     /// If pages or rows run out, or the layouts are not those it was saved with.
-    pub fn restore(&mut self, saved: &Saved, layouts: &[LayerLayout], tokens: usize) -> Result<SeqKv, KvError> {
+    pub fn restore(
+        &mut self,
+        saved: &Saved,
+        layouts: &[LayerLayout],
+        tokens: usize,
+    ) -> Result<SeqKv, KvError> {
         let seq = self.open_at(saved.len, tokens)?;
         let mut expected = 0;
         self.for_each_item(&seq, layouts, |_, _, n| expected += n);
@@ -105,7 +112,8 @@ impl KvStore {
         self.for_each_item(&seq, layouts, |layer, place, n| {
             let (base, offset) = self.memory(layer, layouts[layer], &place);
             // SAFETY: items lie inside their pool, the sequence is new, and `&mut self` keeps everyone else away.
-            unsafe { std::slice::from_raw_parts_mut(base.add(offset), n) }.copy_from_slice(&saved.bytes[at..at + n]);
+            unsafe { std::slice::from_raw_parts_mut(base.add(offset), n) }
+                .copy_from_slice(&saved.bytes[at..at + n]);
             at += n;
         });
         Ok(seq)

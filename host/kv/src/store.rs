@@ -55,7 +55,8 @@ impl Pool {
     }
 
     fn tensor(&self) -> TensorRef {
-        let (slots, width) = ((self.entries_per_page * self.pages) as i64, i64::from(self.layout.entry_bytes));
+        let (slots, width) =
+            ((self.entries_per_page * self.pages) as i64, i64::from(self.layout.entry_bytes));
         matrix(self.memory.as_mut_ptr(), slots, width, dtype::U8)
     }
 }
@@ -132,7 +133,8 @@ pub struct KvStore {
 impl KvStore {
     /// An empty store for a model. Pools appear when [`KvStore::ensure`] first sees their layout.
     pub fn new(model: &ModelConfig, config: KvConfig) -> Self {
-        let window_pages = config.max_seqs * ((config.max_rows + model.sliding_window).div_ceil(PAGE_TOKENS) + 2);
+        let window_pages =
+            config.max_seqs * ((config.max_rows + model.sliding_window).div_ceil(PAGE_TOKENS) + 2);
         let (c4_rows, c128_rows) = (config.max_seqs * 2 * C4_RING, config.max_seqs * 2 * C128_RING);
         let layers = (0..model.num_hidden_layers).map(|layer| {
             let class = model.class(layer);
@@ -244,7 +246,8 @@ impl KvStore {
         }
     }
 
-    /// Forgets a planned step that failed; the sequence is as it was before it.
+    /// Forgets a planned step that failed: positions and state rows are as before it. Window pages that it mapped stay
+    /// mapped; the next step uses them.
     pub fn abort(&mut self, seq: &mut SeqKv) {
         seq.c4_fresh.drain(..).for_each(|(_, row)| self.c4_rows.give(row));
         seq.c128_fresh.drain(..).for_each(|(_, row)| self.c128_rows.give(row));

@@ -80,7 +80,10 @@ impl Shadow {
         }
         for (ratio, lists) in [(4u32, &plan.c4), (128, &plan.c128)] {
             for (row, dst) in lists.state_dst.iter().enumerate().filter(|(_, dst)| **dst >= 0) {
-                assert!(!lists.sources.contains(&-(dst + 2)), "a row that is read is written in the same step");
+                assert!(
+                    !lists.sources.contains(&-(dst + 2)),
+                    "a row that is read is written in the same step"
+                );
                 self.state.insert((ratio, *dst), plan.positions[row]);
             }
         }
@@ -166,14 +169,27 @@ fn a_saved_or_received_sequence_goes_on_like_the_original() {
         assert_eq!(restored.len(), len);
         let (received, transfers) = to.receive(&seq, &layouts(), 1024).unwrap();
         assert_eq!(received.len(), len);
-        assert!(transfers.iter().all(|t| t.src.len() == t.dst.len() && !t.dst.contains(&-1) && !t.src.contains(&-1)));
+        assert!(
+            transfers
+                .iter()
+                .all(|t| t.src.len() == t.dst.len() && !t.dst.contains(&-1) && !t.src.contains(&-1))
+        );
         let regions = from.regions(&to, &layouts());
         for t in &transfers {
-            assert!(regions.iter().any(|r| (r.component, r.layer) == (t.component, t.layer)), "{t:?} has no region");
+            assert!(
+                regions.iter().any(|r| (r.component, r.layer) == (t.component, t.layer)),
+                "{t:?} has no region"
+            );
         }
-        let state = |component| transfers.iter().filter(|t| t.component == component).map(|t| t.src.len()).sum::<usize>();
+        let state = |component| {
+            transfers.iter().filter(|t| t.component == component).map(|t| t.src.len()).sum::<usize>()
+        };
         assert_eq!(state(hotseam_abi::component::C128_STATE), len % 128, "the open ratio-128 group of {len}");
-        assert_eq!(state(hotseam_abi::component::C4_STATE), len - (len / 4 * 4).saturating_sub(4), "of {len}");
+        assert_eq!(
+            state(hotseam_abi::component::C4_STATE),
+            len - (len / 4 * 4).saturating_sub(4),
+            "of {len}"
+        );
         let (a, b) = (to.free_pages(), to.total_pages());
         to.close(restored);
         to.close(received);

@@ -4,7 +4,7 @@ use crate::Options;
 use crate::error::LoadError;
 use crate::plugin::{Plugin, error_text};
 use crate::services;
-use hotseam_abi::{InfoV1, OK, Text, layout, phase, seam};
+use hotseam_abi::{InfoV1, OK, Text, capability, layout, phase, seam};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -70,6 +70,17 @@ impl Instance {
         let known = 1 << phase::PREFILL | 1 << phase::DECODE | 1 << phase::VERIFY;
         if info.phases == 0 || info.phases & !known != 0 {
             return Err(format!("phases: expected some of the bits {known:#b}, found {:#b}", info.phases));
+        }
+        let takeovers = capability::FUSES_INVERSE_ROPE
+            | capability::NORM_FUSED
+            | capability::ROUTE_SCALES_HASH
+            | capability::ROUTE_SCALES_TOPK;
+        if info.capabilities & !takeovers != 0 {
+            return Err(format!(
+                "capabilities: this host knows the bits {takeovers:#b}, found {:#b}. It would do again what the plugin \
+                 has taken over; build the plugin against this host's contract.",
+                info.capabilities
+            ));
         }
         let has_pool = matches!(self.plugin.seam(), seam::ATTENTION | seam::INDEXER);
         if has_pool && !layout::NAMES.iter().any(|(id, _)| *id == info.layout) {

@@ -7,6 +7,7 @@ use hotseam_abi as abi;
 use hotseam_abi::StepCtx;
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A step function of the contract.
 pub type StepFn<A> = extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *const A) -> i32;
@@ -81,13 +82,6 @@ fn kind(code: i32) -> &'static str {
     }
 }
 
-impl CallError {
-    /// Whether the plugin panicked, after which its instance must not be used again.
-    pub fn is_panic(&self) -> bool {
-        self.code == abi::ERR_PANIC
-    }
-}
-
 impl<F> Bound<F> {
     pub(crate) fn new(cell: CellId, generation: Arc<Generation>, f: F) -> Self {
         let this = generation.instance.this();
@@ -115,9 +109,25 @@ impl<F> Bound<F> {
         if code == abi::OK { Ok(()) } else { Err(self.failed(code)) }
     }
 
+    /// Refuses an instance that panicked before.
+    fn check(&self) -> Result<(), CallError> {
+        match self.generation.is_poisoned() {
+            false => Ok(()),
+            true => Err(CallError {
+                cell: self.cell,
+                variant: self.generation.spec.to_string(),
+                code: abi::ERR_PANIC,
+                message: "it panicked before and is not used again; swap or roll back".to_owned(),
+            }),
+        }
+    }
+
     #[cold]
     fn failed(&self, code: i32) -> CallError {
         let message = hotseam_loader::take_error();
+        if code == abi::ERR_PANIC {
+            self.generation.poisoned.store(true, Ordering::Relaxed);
+        }
         CallError {
             cell: self.cell,
             variant: self.generation.spec.to_string(),
@@ -136,6 +146,7 @@ impl<A> Bound<StepFn<A>> {
     /// The plugin's code and text.
     #[inline]
     pub fn call(&self, ctx: &StepCtx, args: &A, rows: usize) -> Result<(), CallError> {
+        self.check()?;
         self.receipt.count(rows as u64);
         self.finish((self.f)(self.this, ctx, args))
     }
@@ -147,6 +158,7 @@ impl Bound<PollFn> {
     /// # Errors
     /// The plugin's code and text.
     pub fn call(&self, ctx: &StepCtx, args: &mut abi::PollArgs) -> Result<(), CallError> {
+        self.check()?;
         self.receipt.count(0);
         self.finish((self.f)(self.this, ctx, args))
     }
@@ -158,6 +170,7 @@ impl Bound<CancelFn> {
     /// # Errors
     /// The plugin's code and text.
     pub fn call(&self, ctx: &StepCtx, ticket: u64) -> Result<(), CallError> {
+        self.check()?;
         self.receipt.count(0);
         self.finish((self.f)(self.this, ctx, ticket))
     }

@@ -48,17 +48,19 @@ impl CellVariant {
 }
 
 /// The cells in which two snapshots of one model differ, in the order of the cells. Equal hashes are no difference,
-/// whatever the variants are called.
+/// whatever the variants are called, unless the old instance panicked.
 pub fn changes(from: &Snapshot, to: &Snapshot) -> Vec<CellChange> {
     let old: HashMap<CellId, &Generation> = from.cells().map(|c| (c.cell, &**c.generation)).collect();
     to.cells()
         .filter_map(|c| {
             let before = *old.get(&c.cell)?;
-            (before.hash != c.generation.hash).then(|| CellChange {
-                cell: c.cell,
-                from: CellVariant::of(before),
-                to: CellVariant::of(c.generation),
-            })
+            (before.hash != c.generation.hash || (before.is_poisoned() && before.id != c.generation.id)).then(
+                || CellChange {
+                    cell: c.cell,
+                    from: CellVariant::of(before),
+                    to: CellVariant::of(c.generation),
+                },
+            )
         })
         .collect()
 }

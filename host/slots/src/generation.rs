@@ -5,6 +5,7 @@ use crate::variant::VariantSpec;
 use hotseam_abi::PluginV1;
 use hotseam_loader::Instance;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One live instance. It ends when the last snapshot or rule that uses it is gone.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub struct Generation {
     pub instance: Instance,
     /// What serves the ops that the plugin leaves out; `None` if it leaves none out or names no base.
     pub base: Option<Arc<Self>>,
+    /// Set when a call panicked. The contract forbids to use the instance again.
+    pub(crate) poisoned: AtomicBool,
 }
 
 impl Generation {
@@ -36,6 +39,11 @@ impl Generation {
             generation = generation.base.as_ref()?;
         }
         Some(generation.clone())
+    }
+
+    /// Whether a call panicked: the instance is not used again, and a swap to the same variant makes a new one.
+    pub fn is_poisoned(&self) -> bool {
+        self.poisoned.load(Ordering::Relaxed)
     }
 
     /// Whether it may be called in `phase`.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Makes generations. All methods may be called from any thread, but not in the step loop.
@@ -84,7 +84,8 @@ impl Registry {
             below = generation.base.as_ref();
         }
         let key = Key(key);
-        if let Some(generation) = self.live().get(&key).and_then(Weak::upgrade) {
+        let sound = |live: &Weak<Generation>| live.upgrade().filter(|generation| !generation.is_poisoned());
+        if let Some(generation) = self.live().get(&key).and_then(sound) {
             return Ok(generation);
         }
 
@@ -97,9 +98,10 @@ impl Registry {
             seam,
             instance,
             base,
+            poisoned: AtomicBool::new(false),
         });
         let mut live = self.live();
-        if let Some(other) = live.get(&key).and_then(Weak::upgrade) {
+        if let Some(other) = live.get(&key).and_then(sound) {
             return Ok(other);
         }
         live.retain(|_, generation| generation.strong_count() > 0);

@@ -62,9 +62,11 @@ impl Slots {
         self.snapshots.load().get(name).cloned()
     }
 
-    /// Names of the assignments, sorted.
+    /// Names of the assignments, sorted. Takes no lock that a writer holds.
     pub fn names(&self) -> Vec<String> {
-        self.state().assignments.keys().cloned().collect()
+        let mut names: Vec<String> = self.snapshots.load().keys().cloned().collect();
+        names.sort_unstable();
+        names
     }
 
     /// Defines an assignment, or replaces one of that name if no layout changes. Variants are loaded here.

@@ -141,7 +141,10 @@ impl<'a> Compress<'a> {
             check_positions(entry_positions, rope)?;
             let lowest = -(state_rows as i64) - 1;
             if let Some(bad) = sources.iter().find(|s| **s >= rows.len() as i32 || i64::from(**s) < lowest) {
-                return Err(Error::argument(format!("source {bad}: {} rows, {state_rows} state rows", rows.len())));
+                return Err(Error::argument(format!(
+                    "source {bad}: {} rows, {state_rows} state rows",
+                    rows.len()
+                )));
             }
             if let Some(bad) = state_dst.iter().find(|s| **s >= state_rows as i32) {
                 return Err(Error::argument(format!("state_dst {bad} of {state_rows}")));
@@ -263,9 +266,9 @@ impl<'a> Core<'a> {
                 ids,
                 ids_width,
             };
-            for row in 0..rows.len() {
-                let limit = if rows.positions[row] < 0 { 0 } else { view.complete(row) as i32 };
-                if let Some(bad) = view.ids_of(row).and_then(|ids| ids.iter().find(|id| **id >= limit && limit > 0)) {
+            for row in (0..rows.len()).filter(|row| rows.positions[*row] >= 0) {
+                let limit = view.complete(row) as i32;
+                if let Some(bad) = view.ids_of(row).and_then(|ids| ids.iter().find(|id| **id >= limit)) {
                     return Err(Error::argument(format!("ids: entry {bad} in row {row}, which has {limit}")));
                 }
             }
@@ -276,7 +279,10 @@ impl<'a> Core<'a> {
 
 fn check_positions(positions: &[i32], rope: Rope<'_>) -> Result<()> {
     match positions.iter().find(|p| **p >= 0 && **p as usize >= rope.positions()) {
-        Some(p) => Err(Error::argument(format!("position {p} is outside the {} of the rope tables", rope.positions()))),
+        Some(p) => Err(Error::argument(format!(
+            "position {p} is outside the {} of the rope tables",
+            rope.positions()
+        ))),
         None => Ok(()),
     }
 }

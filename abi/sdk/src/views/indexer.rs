@@ -63,7 +63,8 @@ impl Select<'_> {
             }
             let d = all / heads;
             let scores_width = a.scores_width as usize;
-            let scores = if a.scores.is_null() { &mut [] } else { raw_mut(a.scores, n * scores_width, "scores")? };
+            let scores =
+                if a.scores.is_null() { &mut [] } else { raw_mut(a.scores, n * scores_width, "scores")? };
             let rope = Rope::from_raw(&a.rope, d)?;
             if let Some(p) = rows.positions.iter().find(|p| **p >= rope.positions() as i32) {
                 return Err(Error::argument(format!("position {p} is outside the rope tables")));

@@ -35,7 +35,13 @@ impl<'a> Rope<'a> {
             return Err(Error::argument(format!("rope rotates {} channels of {head_dim}", half * 2)));
         }
         // SAFETY: the caller's contract.
-        unsafe { Ok(Rope { cos: f32s(&t.cos, "rope.cos", &[n, half])?, sin: f32s(&t.sin, "rope.sin", &[n, half])?, half }) }
+        unsafe {
+            Ok(Rope {
+                cos: f32s(&t.cos, "rope.cos", &[n, half])?,
+                sin: f32s(&t.sin, "rope.sin", &[n, half])?,
+                half,
+            })
+        }
     }
 }
 
@@ -91,7 +97,10 @@ impl<'a> Pool<'a> {
         let table_width = p.table_width as usize;
         // SAFETY: the caller's contract.
         let (bytes, table) = unsafe {
-            (raw(p.bytes.data.cast::<u8>(), slots * entry_bytes, what)?, raw(p.table, n_seqs * table_width, what)?)
+            (
+                raw(p.bytes.data.cast::<u8>(), slots * entry_bytes, what)?,
+                raw(p.table, n_seqs * table_width, what)?,
+            )
         };
         let entries_per_page = p.entries_per_page as usize;
         let pages = slots / entries_per_page;

@@ -51,8 +51,13 @@ impl Route<'_> {
             };
             if let Some(table) = tid2eid {
                 let vocab = (table.len() / topk.max(1)) as i32;
-                if let Some(id) = rows.positions.iter().zip(input_ids).find(|(p, id)| **p >= 0 && !(0..vocab).contains(*id)) {
-                    return Err(Error::argument(format!("token {} is outside the expert table of {vocab}", id.1)));
+                if let Some(id) =
+                    rows.positions.iter().zip(input_ids).find(|(p, id)| **p >= 0 && !(0..vocab).contains(*id))
+                {
+                    return Err(Error::argument(format!(
+                        "token {} is outside the expert table of {vocab}",
+                        id.1
+                    )));
                 }
             }
             Ok(Self {

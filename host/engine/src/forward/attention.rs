@@ -2,7 +2,9 @@
 
 use super::rows::{for_rows, mat, mat_rows};
 use super::{Forward, Step, norm_rows, refs};
-use hotseam_abi::{Batch, CompressArgs, CoreArgs, PoolRef, SelectArgs, StepCtx, StoreArgs, TensorRef, capability};
+use hotseam_abi::{
+    Batch, CompressArgs, CoreArgs, PoolRef, SelectArgs, StepCtx, StoreArgs, TensorRef, capability,
+};
 use hotseam_kv::{CompressPlan, Plan};
 use hotseam_model::{Compressor, LayerClass};
 use hotseam_ops::{Parallel, dot, linear, linear_into, rope};
@@ -238,7 +240,7 @@ impl Forward {
             out: refs::f32s_mut(&mut self.ws.attn[..n * heads * d], [n, heads, d]),
         };
         cells.core.call(ctx, &args, n)?;
-        if cells.core.capabilities & capability::FUSES_INVERSE_ROPE == 0 {
+        if !cells.core.has(capability::FUSES_INVERSE_ROPE) {
             let tables = self.model.rope(layer);
             for_rows(par, &mut self.ws.attn[..n * heads * d], heads * d, |row, heads| {
                 let (cos, sin) = tables.row(plan.positions[row] as usize);

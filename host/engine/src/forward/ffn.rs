@@ -45,7 +45,7 @@ impl Forward {
             topk: topk as u32,
             n_experts: self.experts[layer].len() as u32,
             swiglu_limit: c.swiglu_limit,
-            routed_scale: if cells.route.capabilities & scaled != 0 { 1.0 } else { c.routed_scaling_factor },
+            routed_scale: if cells.route.has(scaled) { 1.0 } else { c.routed_scaling_factor },
             batch,
             x,
             ids: self.ws.expert_ids.as_ptr(),

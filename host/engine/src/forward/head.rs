@@ -2,13 +2,18 @@
 
 use super::rows::mat;
 use super::{Forward, Step, context, norm_in_place, refs};
-use hotseam_abi::{Batch, MhcHeadArgs};
+use hotseam_abi::{Batch, MhcHeadArgs, SeqSpan};
 use hotseam_model::LayerClass;
 use hotseam_ops::{Parallel, linear};
 use hotseam_slots::CallError;
 
 impl Forward {
-    pub(super) fn head(&mut self, par: &dyn Parallel, step: &Step<'_>, batch: &Batch) -> Result<&[f32], CallError> {
+    pub(super) fn head(
+        &mut self,
+        par: &dyn Parallel,
+        step: &Step<'_>,
+        batch: &Batch,
+    ) -> Result<&[f32], CallError> {
         let c = &self.model.config;
         let weights = &self.model.weights;
         let (hc, hidden, vocab, n) = (c.hc_mult, c.hidden_size, c.vocab_size, step.wanted.len());
@@ -19,14 +24,26 @@ impl Forward {
             self.ws.logits.resize(n * vocab, 0.0);
         }
         let width = hc * hidden;
+        self.ws.head_spans.clear();
         for (i, row) in step.wanted.iter().enumerate() {
             self.ws.head_streams[i * width..(i + 1) * width]
                 .copy_from_slice(&self.ws.streams[row * width..(row + 1) * width]);
             self.ws.head_positions[i] = step.plan.positions[*row];
-            self.ws.head_seqs[i] = step.plan.row_seq[*row];
+            // Each wanted row stands for itself: rows of one sequence need not be neighbours.
+            self.ws.head_seqs[i] = i as i32;
+            let seq = step.plan.seqs[step.plan.row_seq[*row] as usize];
+            let position = step.plan.positions[*row] as u32;
+            self.ws.head_spans.push(SeqSpan {
+                row_begin: i as u32,
+                row_count: 1,
+                position,
+                chunk: seq.chunk,
+            });
         }
         let rows = Batch {
             n_rows: n as u32,
+            n_seqs: n as u32,
+            seqs: self.ws.head_spans.as_ptr(),
             positions: self.ws.head_positions.as_ptr(),
             row_seq: self.ws.head_seqs.as_ptr(),
             ..*batch

@@ -10,7 +10,9 @@ mod refs;
 mod rows;
 mod workspace;
 
-use hotseam_abi::{Batch, ExpertRef, MhcPostArgs, MhcPreArgs, StepCtx, TensorRef, capability, layer_class, phase};
+use hotseam_abi::{
+    Batch, ExpertRef, MhcPostArgs, MhcPreArgs, StepCtx, TensorRef, capability, layer_class, phase,
+};
 use hotseam_kv::{KvStore, LayerLayout, Plan};
 use hotseam_loader::{host_services, pool};
 use hotseam_model::{Hc, LayerClass, Model, ModelConfig, Tensor};
@@ -76,7 +78,13 @@ impl Forward {
             let cells = step.snapshot.layer(step.phase, layer);
             let ctx = context(step, layer as u32, model.config.class(layer));
 
-            self.collapse(par, &ctx, cells, &batch, Block { hc: &weights.hc_attn, norm: &weights.attn_norm })?;
+            self.collapse(
+                par,
+                &ctx,
+                cells,
+                &batch,
+                Block { hc: &weights.hc_attn, norm: &weights.attn_norm },
+            )?;
             self.attention(par, &ctx, cells, &batch, step, layer)?;
             self.expand(&ctx, cells, &batch)?;
 
@@ -128,7 +136,7 @@ impl Forward {
             comb: refs::f32s_mut(&mut self.ws.comb[..n * hc * hc], [n, hc, hc]),
         };
         cells.mhc_pre.call(ctx, &args, n)?;
-        if cells.mhc_pre.capabilities & capability::NORM_FUSED == 0 {
+        if !cells.mhc_pre.has(capability::NORM_FUSED) {
             norm_in_place(par, &mut self.ws.x[..n * hidden], block.norm.f32(), c);
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Row-wise loops over buffers of the step.
 
-use hotseam_ops::{Mat, Parallel, Weight};
 use hotseam_model::{DType, Tensor};
+use hotseam_ops::{Mat, Parallel, Weight};
 
 /// A buffer whose rows are handed to the pieces of a parallel loop.
 struct Rows(*mut f32);
@@ -10,7 +10,12 @@ struct Rows(*mut f32);
 unsafe impl Sync for Rows {}
 
 /// Calls `f(row, values)` for each row of `buffer`, `width` wide, on all threads.
-pub(crate) fn for_rows(par: &dyn Parallel, buffer: &mut [f32], width: usize, f: impl Fn(usize, &mut [f32]) + Sync) {
+pub(crate) fn for_rows(
+    par: &dyn Parallel,
+    buffer: &mut [f32],
+    width: usize,
+    f: impl Fn(usize, &mut [f32]) + Sync,
+) {
     let rows = buffer.len().checked_div(width).unwrap_or(0);
     let base = Rows(buffer.as_mut_ptr());
     let base = &base;

@@ -1,5 +1,6 @@
 //! Buffers of a step, sized once for the largest one.
 
+use hotseam_abi::SeqSpan;
 use hotseam_model::ModelConfig;
 
 /// Buffers; a step of n rows uses the first n rows of each.
@@ -46,6 +47,8 @@ pub(crate) struct Workspace {
     pub(crate) head_positions: Vec<i32>,
     /// Sequences of those rows.
     pub(crate) head_seqs: Vec<i32>,
+    /// Spans of the sequences over those rows.
+    pub(crate) head_spans: Vec<SeqSpan>,
     /// `[wanted, vocab]`; grows to the most rows ever wanted at once.
     pub(crate) logits: Vec<f32>,
 }
@@ -77,6 +80,7 @@ impl Workspace {
             head_streams: f(c.hc_mult * c.hidden_size),
             head_positions: vec![0; rows],
             head_seqs: vec![0; rows],
+            head_spans: Vec::with_capacity(rows),
             logits: Vec::new(),
         }
     }

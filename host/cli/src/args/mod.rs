@@ -1,0 +1,140 @@
+//! The command line.
+
+mod evidence;
+mod live;
+mod offline;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub(crate) use evidence::{BisectArgs, BisectCommand, BisectRunArgs, NeedleArgs, ReportFormat};
+pub(crate) use live::{AdminArgs, RollbackArgs, ServeArgs, SlotsArgs, SwapArgs, TraceArgs};
+pub(crate) use offline::{
+    CheckpointArgs, CheckpointCommand, ConfigArgs, ConfigCommand, PluginArgs, PluginCheckArgs, PluginCommand,
+    PluginDirs,
+};
+
+/// Serves DeepSeek-V4 models with hot-swappable kernels, and finds the patch that broke one.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    propagate_version = true,
+    after_help = "Example:\n  hotseam serve -c configs/quickstart.yaml\n  hotseam bisect run configs/context-loss.yaml"
+)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve a model over HTTP.
+    Serve(ServeArgs),
+    /// Show which variant each cell of a running server uses.
+    Slots(SlotsArgs),
+    /// Give cells of a running server to another variant.
+    Swap(SwapArgs),
+    /// Undo the last swap.
+    Rollback(RollbackArgs),
+    /// Show what ran on a running server: variant, hash and calls of each cell.
+    Trace(TraceArgs),
+    /// Hide a fact in long texts and see whether the model recalls it.
+    Needle(NeedleArgs),
+    /// Find the change that broke a model.
+    Bisect(BisectArgs),
+    /// Look at plugins, and check variants against the truth.
+    Plugin(PluginArgs),
+    /// Check a configuration, or print what it comes to.
+    Config(ConfigArgs),
+    /// Look at a checkpoint.
+    Checkpoint(CheckpointArgs),
+    /// Print a completion script for a shell.
+    #[command(after_help = "Example:\n  hotseam completion bash > /etc/bash_completion.d/hotseam")]
+    Completion {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Form of the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// A configuration file and changes to it.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigFile {
+    /// Configuration file.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Changes one field for this run, such as engine.chunk=256; may be given several times.
+    #[arg(long, value_name = "FIELD=VALUE")]
+    pub(crate) set: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_an_example() {
+        fn check(command: &clap::Command, path: &str) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let leaf = command.get_subcommands().next().is_none();
+            assert!(!leaf || help.starts_with("Example:"), "{path} has no example");
+            for sub in command.get_subcommands() {
+                check(sub, &format!("{path} {}", sub.get_name()));
+            }
+        }
+        check(&Cli::command(), "hotseam");
+    }
+
+    #[test]
+    fn examples_in_help_parse() {
+        fn collect(command: &clap::Command, lines: &mut Vec<String>) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            lines
+                .extend(help.lines().map(str::trim).filter(|l| l.starts_with("hotseam ")).map(str::to_owned));
+            command.get_subcommands().for_each(|sub| collect(sub, lines));
+        }
+        let mut lines = Vec::new();
+        collect(&Cli::command(), &mut lines);
+        assert!(lines.len() > 12);
+        for line in lines {
+            let command = line.split(" > ").next().unwrap_or(&line);
+            let words = shell_words(command);
+            if let Err(error) = Cli::try_parse_from(&words) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
+
+    /// Splits at spaces outside single quotes.
+    fn shell_words(line: &str) -> Vec<String> {
+        let mut words = vec![String::new()];
+        let mut quoted = false;
+        for c in line.chars() {
+            match c {
+                '\'' => quoted = !quoted,
+                ' ' if !quoted => words.push(String::new()),
+                _ => words.last_mut().unwrap().push(c),
+            }
+        }
+        words.retain(|word| !word.is_empty());
+        words
+    }
+}

@@ -1,0 +1,10 @@
+//! One module a command.
+
+pub(crate) mod bisect;
+pub(crate) mod checkpoint;
+pub(crate) mod completion;
+pub(crate) mod config;
+pub(crate) mod live;
+pub(crate) mod needle;
+pub(crate) mod plugin;
+pub(crate) mod serve;

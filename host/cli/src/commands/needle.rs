@@ -1,0 +1,53 @@
+//! `hotseam needle`.
+
+use anyhow::anyhow;
+use hotseam_evidence::haystack::Haystack;
+use hotseam_evidence::needle::{self, NeedlePlan, Sweep};
+
+use crate::args::{Format, NeedleArgs};
+use crate::failure::Failure;
+use crate::host;
+use crate::terminal;
+
+/// Sweeps needles in this process.
+pub(crate) fn run(args: &NeedleArgs) -> Result<u8, Failure> {
+    let config = host::config(&args.file)?;
+    // Before the model is loaded, so that a misspelt name costs no time.
+    host::named(&config, &args.assignment)?;
+    let plan = NeedlePlan {
+        lengths: args.lengths.clone().unwrap_or_else(|| config.needle.lengths.clone()),
+        probes: args.probes.map_or(config.needle.probes, |probes| probes as usize),
+        seed: args.seed.unwrap_or(config.needle.seed),
+    };
+    if let Some(length) = plan.lengths.iter().find(|length| **length > config.engine.max_context) {
+        return Err(Failure::usage(anyhow!(
+            "--lengths {length} is over engine.max_context, {}; raise it with --set engine.max_context={}",
+            config.engine.max_context,
+            length + 64
+        )));
+    }
+    let host = host::start(&config)?;
+    let haystack = Haystack::read(&host.tokenizer, &config.needle.haystack).map_err(Failure::usage)?;
+    let probes = plan.probes(&host.tokenizer, &haystack).map_err(Failure::usage)?;
+    let sweep = Sweep {
+        assignment: args.assignment.clone(),
+        in_flight: config.engine.max_seqs,
+        reuse_prefill: false,
+    };
+    let bar = host::spinner("needles");
+    bar.tick(0, probes.len());
+    let report = needle::run(&host.engine, &host.tokenizer, &probes, &sweep, |done, result| {
+        bar.tick(done, probes.len());
+        if !terminal::interactive() {
+            let word = if result.hit { "recalled" } else { "missed" };
+            tracing::info!(done, total = probes.len(), length = result.length, depth = result.depth, word);
+        }
+    })?;
+    bar.finish();
+    host.engine.shutdown();
+    match args.format {
+        Format::Text => terminal::data(&report.to_string())?,
+        Format::Json => terminal::json(&report)?,
+    }
+    Ok(u8::from(args.least.is_some_and(|least| report.recall < least)))
+}

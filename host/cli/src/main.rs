@@ -1,0 +1,47 @@
+//! The `hotseam` command.
+//!
+//! stdout is data, stderr is talk. Exit codes: 0 done; 1 the answer is no (a check failed, ends agree); 2 wrong usage or
+//! configuration; further codes of `bisect run` are in its help.
+
+mod admin;
+mod args;
+mod commands;
+mod failure;
+mod host;
+mod logging;
+mod terminal;
+
+use std::process::ExitCode;
+
+use args::{Cli, Command};
+use clap::Parser;
+use failure::{Failure, closed_pipe};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    logging::init(&cli);
+    match run(cli) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) if closed_pipe(&failure.error) => ExitCode::from(failure::CLOSED_PIPE),
+        Err(failure) => {
+            terminal::talk(&format!("error: {}", failure.chain()));
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<u8, Failure> {
+    match cli.command {
+        Command::Serve(args) => commands::serve::run(&args),
+        Command::Slots(args) => commands::live::slots(&args),
+        Command::Swap(args) => commands::live::swap(&args),
+        Command::Rollback(args) => commands::live::rollback(&args),
+        Command::Trace(args) => commands::live::trace(&args),
+        Command::Needle(args) => commands::needle::run(&args),
+        Command::Bisect(args) => commands::bisect::run(&args),
+        Command::Plugin(args) => commands::plugin::run(&args),
+        Command::Config(args) => commands::config::run(&args),
+        Command::Checkpoint(args) => commands::checkpoint::run(&args),
+        Command::Completion { shell } => commands::completion::run(shell),
+    }
+}

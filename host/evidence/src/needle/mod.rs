@@ -1,0 +1,14 @@
+//! The needle sweep: one fact hidden at a depth of a long text, then asked for.
+//!
+//! Form of a prompt: `<BOS><User>`, held-out sentences with ` The secret word of Lisbon is tiger.` among them,
+//! ` What is the secret word of Lisbon?`, `<Assistant></think>`. The expected greedy answer is
+//! `The secret word of Lisbon is tiger.`; a probe is a hit if the answer contains the word. Names and words are ones
+//! that the embedded checkpoint was trained on.
+
+mod plan;
+mod report;
+mod sweep;
+
+pub use plan::{NeedlePlan, Probe, depths};
+pub use report::{LengthRecall, NeedleReport, ProbeResult};
+pub use sweep::{Sweep, run};
