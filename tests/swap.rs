@@ -99,5 +99,16 @@ fn a_plugin_that_panics_fails_its_own_requests_only() {
         assert!(message.contains(part), "{message}");
     }
     assert_eq!(good.tokens().unwrap(), want[0]);
+
+    // The instance that panicked is not called again; a swap to the same variant makes a new one.
+    let ask = || {
+        let request = Request { assignment: "broken".into(), ..Request::greedy(tokens[..50].to_vec(), 8) };
+        engine.submit(request).unwrap().tokens().unwrap_err().1
+    };
+    assert!(ask().contains("not used again"));
+    let again = rule("attention.core@decode:layers=3", "faulty/attention{fault: panic}");
+    let report = engine.slots().swap("broken", again, LayoutPolicy::Refuse).unwrap();
+    assert_eq!(report.changes.len(), 1);
+    assert!(ask().contains("planted panic"));
     assert_eq!(engine.stats().free_pages, engine.stats().total_pages);
 }

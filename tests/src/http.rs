@@ -40,7 +40,9 @@ pub fn hotseam() -> Command {
 impl Server {
     /// Serves `configs/quickstart.yaml` with `overrides`, and waits until it is ready.
     pub fn start(overrides: &[&str]) -> Self {
-        let dir = tempfile::tempdir().expect("a temporary directory");
+        // The server refuses an admin socket in a directory that others can enter.
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        let dir = tempfile::Builder::new().permissions(private).tempdir().expect("a temporary directory");
         let admin = dir.path().join("admin.sock");
         let mut command = hotseam();
         command.args(["serve", "-c"]).arg(root().join("configs/quickstart.yaml"));

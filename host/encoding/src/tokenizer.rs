@@ -69,6 +69,10 @@ impl Tokenizer {
     /// [`EncodingError::MissingToken`], each naming the file.
     pub fn load(path: &Path) -> Result<Self, EncodingError> {
         let path = if path.is_dir() { path.join("tokenizer.json") } else { path.to_owned() };
+        if path.exists() && !path.is_file() {
+            let source = std::io::Error::other("not a regular file");
+            return Err(EncodingError::Read { path, source });
+        }
         let text =
             std::fs::read(&path).map_err(|source| EncodingError::Read { path: path.clone(), source })?;
         let full = tokenizers::Tokenizer::from_bytes(&text)
@@ -155,6 +159,11 @@ impl Tokenizer {
     pub fn bytes(&self, id: u32) -> Result<&[u8], EncodingError> {
         let size = self.0.bytes.len();
         self.0.bytes.get(id as usize).map(AsRef::as_ref).ok_or(EncodingError::UnknownId { id, size })
+    }
+
+    /// Bytes of the longest token: a text of n bytes has at least n over this many tokens.
+    pub fn longest_token(&self) -> usize {
+        self.0.bytes.iter().map(|token| token.len()).max().unwrap_or(1).max(1)
     }
 
     /// True for tokens that are left out of decoded text.

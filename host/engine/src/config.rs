@@ -49,7 +49,12 @@ impl EngineConfig {
         self.chunk.max(self.max_seqs)
     }
 
-    pub(crate) fn validate(&self, model: &ModelConfig) -> Result<(), EngineError> {
+    /// Checks the sizes against each other and the model's. [`crate::Engine::start`] does it; callers that build
+    /// something of a size first ask themselves.
+    ///
+    /// # Errors
+    /// The first size that cannot work, with its key.
+    pub fn validate(&self, model: &ModelConfig) -> Result<(), EngineError> {
         let fail = |field: &'static str, expected: String, found: usize| {
             Err(EngineError::Config { field, expected, found: found.to_string() })
         };
@@ -68,6 +73,10 @@ impl EngineConfig {
             );
         }
         let least = self.max_context.div_ceil(PAGE_TOKENS);
+        let most = 1 << 20;
+        if self.pages.unwrap_or(0) > most {
+            return fail("engine.pages", format!("at most {most}"), self.total_pages());
+        }
         if self.total_pages() < least {
             return fail(
                 "engine.pages",

@@ -9,6 +9,7 @@ mod answer;
 mod backend;
 mod body;
 mod choice;
+mod connect;
 mod error;
 mod fields;
 mod generation;

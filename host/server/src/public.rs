@@ -14,6 +14,7 @@ use warp::reply::{Reply, Response};
 use warp::{Filter, Rejection};
 
 use crate::backend::{Backend, ModelInfo};
+use crate::connect;
 use crate::error::{ApiError, json_response};
 use crate::fields::Fields;
 use crate::generation::Generation;
@@ -45,17 +46,21 @@ pub(crate) struct Public {
 pub(crate) fn filter(
     public: Arc<Public>,
 ) -> impl Filter<Extract = (Response,), Error = Rejection> + Clone + Send + Sync + 'static {
-    warp::any()
-        .map(move || public.clone())
-        .and(warp::method())
-        .and(warp::path::full())
-        .and(warp::header::headers_cloned())
-        .and(warp::body::stream())
-        .then(
-            |public: Arc<Public>, method: Method, path: warp::path::FullPath, headers: HeaderMap, body| async move {
-                public.answer(&method, path.as_str(), &headers, body).await
-            },
-        )
+    let served =
+        warp::any()
+            .map(move || public.clone())
+            .and(warp::method())
+            .and(warp::path::full())
+            .and(warp::header::headers_cloned())
+            .and(warp::body::stream())
+            .then(
+                |public: Arc<Public>,
+                 method: Method,
+                 path: warp::path::FullPath,
+                 headers: HeaderMap,
+                 body| async move { public.answer(&method, path.as_str(), &headers, body).await },
+            );
+    connect::refused_before(served)
 }
 
 impl Public {

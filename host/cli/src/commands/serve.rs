@@ -27,7 +27,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<u8, Failure> {
         .enable_all()
         .build()
         .context("cannot start the HTTP runtime")?;
-    runtime.block_on(serve(config))
+    let result = runtime.block_on(serve(config));
+    // Loading runs on a blocking thread that nothing can interrupt.
+    runtime.shutdown_background();
+    result
 }
 
 async fn serve(config: Config) -> Result<u8, Failure> {

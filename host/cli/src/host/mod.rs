@@ -21,6 +21,9 @@ use crate::terminal;
 pub(crate) use progress::{Bar, spinner};
 pub(crate) use rules::{named, parse as parse_rule};
 
+/// More threads than any machine that this runs on has cores.
+const MAX_THREADS: usize = 1024;
+
 /// A model in memory, its tokenizer and an engine that runs it.
 pub(crate) struct Host {
     pub(crate) engine: Engine,
@@ -77,6 +80,12 @@ pub(crate) fn slots(config: &Config, model: &ModelConfig) -> Result<Slots, Failu
 pub(crate) fn start(config: &Config) -> Result<Host, Failure> {
     let path = &config.model.path;
     let spinner = spinner(&format!("loading {}", path.display()));
+    if config.engine.threads > MAX_THREADS {
+        let found = config.engine.threads;
+        return Err(Failure::usage(anyhow!(
+            "engine.threads is {found}, expected 0 (one a core) to {MAX_THREADS}"
+        )));
+    }
     let threads = hotseam_loader::init_threads(config.engine.threads);
     let loaded =
         hotseam_checkpoint::read(path, |done, total| spinner.tick(done, total)).map_err(Failure::usage)?;
@@ -85,9 +94,11 @@ pub(crate) fn start(config: &Config) -> Result<Host, Failure> {
     }
     let tokenizer = Tokenizer::load(path).map_err(Failure::usage)?;
     let slots = slots(config, &loaded.config)?;
+    let sizes = sizes(config);
+    sizes.validate(&loaded.config).map_err(Failure::usage)?;
     // Compressed entries are roped at positions of the text, so the context is all that is asked for.
     let model = Model::new(loaded.config, loaded.weights, config.engine.max_context);
-    let engine = Engine::start(Arc::new(model), Arc::new(slots), sizes(config)).map_err(Failure::usage)?;
+    let engine = Engine::start(Arc::new(model), Arc::new(slots), sizes).map_err(Failure::usage)?;
     spinner.finish();
     tracing::info!(model = %path.display(), threads, "model loaded");
     Ok(Host { engine, tokenizer })

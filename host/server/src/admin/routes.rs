@@ -14,6 +14,7 @@ use warp::{Filter, Rejection};
 use crate::admin::actions::Admin;
 use crate::admin::wire::{DefineRequest, RollbackRequest};
 use crate::body;
+use crate::connect;
 use crate::error::{ApiError, json_response};
 use crate::openai::LIVE;
 
@@ -25,7 +26,7 @@ pub(crate) fn filter(
     admin: Arc<Admin>,
 ) -> impl Filter<Extract = (Response,), Error = Rejection> + Clone + Send + Sync + 'static {
     let query = warp::query::raw().or(warp::any().map(String::new)).unify();
-    warp::any()
+    let served = warp::any()
         .map(move || admin.clone())
         .and(warp::method())
         .and(warp::path::full())
@@ -54,7 +55,8 @@ pub(crate) fn filter(
                 );
                 response
             },
-        )
+        );
+    connect::refused_before(served)
 }
 
 async fn answer<B: Buf>(

@@ -64,6 +64,7 @@ impl Ask {
         tokenizer: &Tokenizer,
         model: &ModelInfo,
     ) -> Result<(Vec<Request>, usize), ApiError> {
+        common::fits_bytes(self.messages.iter().map(|m| m.content.len()).sum(), tokenizer, model)?;
         let ids = chat::encode(tokenizer, &self.messages, self.form)
             .map_err(|error| ApiError::field("messages", "invalid_value", error.to_string()))?;
         let max_tokens = common::fit(ids.len(), self.max_tokens, usize::MAX, model)?;

@@ -120,6 +120,19 @@ pub(crate) fn fit(
     }
 }
 
+/// Refuses a text that cannot fit, before it is encoded: encoding megabytes costs seconds and gigabytes.
+pub(crate) fn fits_bytes(bytes: usize, tokenizer: &Tokenizer, model: &ModelInfo) -> Result<(), ApiError> {
+    let (limit, most) = (model.max_context, model.max_context.saturating_mul(tokenizer.longest_token()));
+    if bytes <= most {
+        return Ok(());
+    }
+    let message = format!(
+        "the context length of this model is {limit} tokens, but the prompt has {bytes} bytes, and {most} bytes are more \
+         tokens than that already; shorten it"
+    );
+    Err(ApiError::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message))
+}
+
 fn stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
     let items = match fields.take("stop") {
         None => return Ok(Vec::new()),

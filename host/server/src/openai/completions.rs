@@ -62,6 +62,7 @@ impl Ask {
             let ids = match prompt {
                 Prompt::Ids(ids) => ids,
                 Prompt::Text(text) => {
+                    common::fits_bytes(text.len(), tokenizer, model)?;
                     encoded = tokenizer
                         .encode_raw(text)
                         .map_err(|error| ApiError::field("prompt", "invalid_value", error.to_string()))?;
