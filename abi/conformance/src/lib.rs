@@ -12,6 +12,7 @@ mod cases;
 mod compare;
 mod pools;
 mod random;
+pub mod reference;
 mod report;
 mod runner;
 mod subject;

@@ -22,6 +22,9 @@ pub struct EngineConfig {
     pub index_topk: Option<usize>,
     /// Bytes of saved prefill states that requests with `reuse_prefill` may start from.
     pub prefix_cache_bytes: usize,
+    /// Whether every seam call is made under guard: on outputs of its own, checked before they are used. Several times
+    /// slower, for finding faults.
+    pub guard: bool,
 }
 
 impl Default for EngineConfig {
@@ -34,6 +37,7 @@ impl Default for EngineConfig {
             topology: Topology::Single,
             index_topk: None,
             prefix_cache_bytes: 256 << 20,
+            guard: false,
         }
     }
 }

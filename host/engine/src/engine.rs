@@ -1,5 +1,8 @@
 //! The handle to an engine.
 
+use crate::guard::{GuardLog, GuardReport};
+use crate::observe::{Observed, Observer};
+use crate::provenance::{self, Origin};
 use crate::request::{Handle, Request};
 use crate::scheduler::Scheduler;
 use crate::sequence::Ticket;
@@ -26,6 +29,8 @@ pub(crate) struct Published {
     pub(crate) prompt_tokens: AtomicU64,
     pub(crate) generated_tokens: AtomicU64,
     pub(crate) stopped: AtomicBool,
+    pub(crate) ledger: provenance::Ledger,
+    pub(crate) guard: GuardLog,
 }
 
 /// State of an engine.
@@ -45,6 +50,8 @@ pub struct EngineStats {
     pub prompt_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
+    /// Calls that broke the contract under guard.
+    pub guard_violations: u64,
 }
 
 struct Shared {
@@ -95,6 +102,19 @@ impl Engine {
     /// # Errors
     /// If it can never run, or too many wait.
     pub fn submit(&self, request: Request) -> Result<Handle, SubmitError> {
+        self.take(request, None)
+    }
+
+    /// Hands a request over with an observer, which sees all of its calls. No saved prefill state is used for it, and no
+    /// step of it has rows of another request; later prompts wait until its prompt is done.
+    ///
+    /// # Errors
+    /// As [`Engine::submit`].
+    pub fn observe(&self, request: Request, observer: Box<dyn Observer>) -> Result<Handle, SubmitError> {
+        self.take(request, Some(Observed(observer)))
+    }
+
+    fn take(&self, request: Request, observer: Option<Observed>) -> Result<Handle, SubmitError> {
         self.check(&request)?;
         let waiting = self.shared.published.waiting.fetch_add(1, Ordering::Relaxed);
         let refuse = |error| {
@@ -111,7 +131,7 @@ impl Engine {
             false => bounded(request.max_tokens + 1),
         };
         let cancelled = Arc::new(AtomicBool::new(false));
-        let ticket = Ticket { request, events, cancelled: Arc::clone(&cancelled) };
+        let ticket = Ticket { request, events, cancelled: Arc::clone(&cancelled), observer };
         let requests = self.shared.requests.lock().unwrap_or_else(|e| e.into_inner());
         match requests.as_ref().is_some_and(|r| r.send(ticket).is_ok()) {
             true => Ok(Handle { events: receiver, cancelled }),
@@ -170,7 +190,20 @@ impl Engine {
             total_pages: p.total_pages.load(Ordering::Relaxed),
             prompt_tokens: p.prompt_tokens.load(Ordering::Relaxed),
             generated_tokens: p.generated_tokens.load(Ordering::Relaxed),
+            guard_violations: p.guard.violations(),
         }
+    }
+
+    /// Whose KV the steps of an assignment, as it is now, have read; empty if there is no such assignment.
+    pub fn origins(&self, assignment: &str) -> Vec<Origin> {
+        let snapshot = self.shared.slots.snapshot(assignment);
+        snapshot
+            .map_or_else(Vec::new, |snapshot| provenance::origins(&self.shared.published.ledger, &snapshot))
+    }
+
+    /// What the guard has seen; all zero where calls are not guarded.
+    pub fn guard(&self) -> GuardReport {
+        self.shared.published.guard.report()
     }
 
     /// Whether the engine takes requests.

@@ -1,5 +1,7 @@
 //! The hand-off of a prefilled sequence from the prefill store to the decode store, through the transport cell.
 
+use crate::guard::Violation;
+use crate::observe::{Handed, Probe};
 use hotseam_abi::{PollArgs, PutArgs, RegisterArgs, StepCtx, layer_class, phase, transfer};
 use hotseam_kv::{KvError, KvStore, LayerLayout, SeqKv, Transfer};
 use hotseam_loader::host_services;
@@ -20,16 +22,19 @@ pub(crate) enum HandoffError {
     Failed { component: &'static str, layer: u32 },
     #[error("the transport did not finish {component} of layer {layer} in {} s", DEADLINE.as_secs())]
     Timeout { component: &'static str, layer: u32 },
+    #[error("{0}")]
+    Guard(Box<Violation>),
 }
 
 impl HandoffError {
     /// Stable code of the failure.
-    pub(crate) fn code(&self) -> &'static str {
+    pub(crate) fn code(&self) -> String {
         match self {
-            Self::Kv(_) => "E-KV-EXHAUSTED",
-            Self::Call(_) => "E-PLUG-501",
-            Self::Failed { .. } => "E-KV-TRANSFER",
-            Self::Timeout { .. } => "E-KV-TIMEOUT",
+            Self::Kv(_) => "E-KV-EXHAUSTED".to_owned(),
+            Self::Call(_) => "E-PLUG-501".to_owned(),
+            Self::Failed { .. } => "E-KV-TRANSFER".to_owned(),
+            Self::Timeout { .. } => "E-KV-TIMEOUT".to_owned(),
+            Self::Guard(violation) => violation.code(),
         }
     }
 }
@@ -51,6 +56,7 @@ impl Handoff {
         layouts: &[LayerLayout],
         tokens: usize,
         room: u64,
+        probe: Probe<'_>,
     ) -> Result<SeqKv, HandoffError> {
         let ctx = context();
         let key = (cell.put.generation.id, from.epoch(), to.epoch());
@@ -67,7 +73,18 @@ impl Handoff {
         }
         let (received, transfers) = to.receive(seq, layouts, tokens)?;
         match move_all(cell, &ctx, &transfers, room) {
-            Ok(()) => Ok(received),
+            Ok(()) => {
+                if probe.is_on() {
+                    let regions = from.regions(to, layouts);
+                    let mut moved = Handed::all(&regions, &transfers);
+                    if let Some(violation) = probe.guard.and_then(|guard| guard.handed(cell, &mut moved)) {
+                        to.close(received);
+                        return Err(HandoffError::Guard(Box::new(violation)));
+                    }
+                    probe.handed(&mut moved);
+                }
+                Ok(received)
+            }
             Err((error, quiet)) => {
                 match quiet {
                     true => to.close(received),

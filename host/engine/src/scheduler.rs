@@ -5,15 +5,19 @@
 
 use crate::engine::Published;
 use crate::forward::{Forward, Step};
+use crate::guard::Guard;
 use crate::handoff::Handoff;
+use crate::observe::{Handed, Probe};
 use crate::prefix::{self, PrefixCache};
+use crate::provenance::Provenance;
 use crate::request::FinishReason;
-use crate::sequence::{Next, Sequence, Stage, Ticket, Writers};
+use crate::sequence::{Group, Next, Sequence, Stage, Ticket, Writers};
 use crate::{EngineConfig, Topology};
 use crossbeam_channel::{Receiver, TryRecvError};
 use hotseam_kv::{KvConfig, KvStore, LayerLayout, Layout, PAGE_TOKENS, Plan};
 use hotseam_model::{LayerClass, Model, ModelConfig};
 use hotseam_slots::{Phase, Slots, Snapshot};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -46,6 +50,9 @@ pub(crate) struct Scheduler {
     logits: Vec<f32>,
     /// Number of the running turn.
     turn: u64,
+    provenance: Provenance,
+    /// Set where calls are guarded.
+    guard: Option<Guard>,
 }
 
 /// The layouts that a snapshot's variants declare.
@@ -96,6 +103,8 @@ impl Scheduler {
             wanted: Vec::with_capacity(config.max_rows()),
             logits: Vec::new(),
             turn: 0,
+            provenance: Provenance::new(Arc::clone(&published.ledger)),
+            guard: config.guard.then(|| Guard::new(Arc::clone(&published.guard))),
             model,
             slots,
             config,
@@ -191,7 +200,7 @@ impl Scheduler {
             decode.ensure(&layouts);
         }
         let tokens = ticket.tokens();
-        let reuse = ticket.request.reuse_prefill && !ticket.request.tap_logits;
+        let reuse = ticket.request.reuse_prefill && !ticket.request.tap_logits && ticket.observer.is_none();
         let saved = match reuse {
             true => self.prefixes.get(&prefix::key(&ticket.request, snapshot.prefill_digest())),
             false => None,
@@ -260,28 +269,46 @@ impl Scheduler {
         }
         self.step += 1;
         self.published.step.store(self.step, Ordering::Relaxed);
+        // An observed request is the only member of its steps.
+        let first = self.members[0].0;
+        let observer = self.running[first].ticket.observer.take().map(RefCell::new);
         let step = Step {
             snapshot,
             phase,
             store,
             plan: &self.plan,
-            layouts: &self.running[self.members[0].0].layouts,
+            layouts: &self.running[first].layouts,
             tokens: &self.tokens,
             wanted: &self.wanted,
             number: self.step,
+            probe: Probe { observer: observer.as_ref(), guard: self.guard.as_ref() },
         };
-        match self.forward.run(&step) {
+        let ran = self.forward.run(&step);
+        self.running[first].ticket.observer = observer.map(RefCell::into_inner);
+        match ran {
             Ok(logits) => {
                 self.logits.clear();
                 self.logits.extend_from_slice(logits);
+                let code = self.provenance.code(snapshot, phase);
                 for (index, rows) in &self.members {
-                    store.commit(&mut self.running[*index].kv, *rows);
+                    let kv = &mut self.running[*index].kv;
+                    let start = kv.len();
+                    store.commit(kv, *rows);
+                    kv.written_by(&code);
+                    let window = self.model.config.sliding_window;
+                    self.provenance.read(&code, kv.history(), start..kv.len(), window);
                 }
                 true
             }
             Err(error) => {
                 tracing::error!(%error, step = self.step, "step failed");
-                self.fail_members("E-PLUG-501", error.to_string().trim_start_matches("E-PLUG-501 "));
+                match self.guard.as_ref().and_then(Guard::take) {
+                    Some(violation) => self.fail_members(&violation.code(), &violation.to_string()),
+                    None => {
+                        let text = error.to_string();
+                        self.fail_members("E-PLUG-501", text.trim_start_matches("E-PLUG-501 "));
+                    }
+                }
                 false
             }
         }
@@ -289,14 +316,14 @@ impl Scheduler {
 
     fn prefill_step(&mut self) {
         let Some(oldest) = self.running.iter().find(|s| is_prefill(s)) else { return };
-        let assignment = Arc::clone(&oldest.assignment);
+        let group = oldest.group();
         self.members.clear();
         self.tokens.clear();
         self.wanted.clear();
         for (index, sequence) in self.running.iter().enumerate().filter(|(_, s)| is_prefill(s)) {
             let rows = sequence.prefill_rows(self.config.chunk - self.tokens.len(), self.config.chunk);
             let Stage::Prefill { done, .. } = sequence.stage else { continue };
-            if rows == 0 || sequence.assignment != assignment {
+            if rows == 0 || !sequence.belongs(&group) {
                 continue;
             }
             let request = &sequence.ticket.request;
@@ -363,23 +390,46 @@ impl Scheduler {
             let moved = match snapshot.transport() {
                 Some(cell) => {
                     let stores = (&self.prefill, &mut *decode);
-                    self.handoff.run(cell, stores, &sequence.kv, &sequence.layouts, tokens, self.rooms)
+                    let observer = sequence.ticket.observer.take().map(RefCell::new);
+                    let probe = Probe { observer: observer.as_ref(), guard: self.guard.as_ref() };
+                    let (kv, layouts) = (&sequence.kv, &sequence.layouts);
+                    let moved = self.handoff.run(cell, stores, kv, layouts, tokens, self.rooms, probe);
+                    sequence.ticket.observer = observer.map(RefCell::into_inner);
+                    moved
                 }
                 None => unreachable!("a paired registry fills the transport cell"),
             };
             match moved {
-                Ok(kv) => self.prefill.close(std::mem::replace(&mut sequence.kv, kv)),
+                Ok(mut kv) => {
+                    if let Some(cell) = snapshot.transport() {
+                        kv.carried_by(&self.provenance.carrier(cell));
+                    }
+                    self.prefill.close(std::mem::replace(&mut sequence.kv, kv));
+                }
                 Err(error) => {
                     tracing::error!(%error, room = self.rooms, "KV hand-off failed");
-                    sequence.ticket.fail(error.code(), error.to_string());
+                    sequence.ticket.fail(&error.code(), error.to_string());
                     self.remove(index);
                     return;
                 }
             }
         }
+        if self.decode.is_none() {
+            self.show_prefilled(index);
+        }
         // From here on the KV is in the decode store.
         self.running[index].stage = Stage::Decode { next: 0, chunk };
         self.choose(index, logits, chunk);
+    }
+
+    /// Shows an observer the KV of a prompt that decode goes on from where it is.
+    fn show_prefilled(&mut self, index: usize) {
+        let sequence = &mut self.running[index];
+        let Some(observer) = sequence.ticket.observer.take().map(RefCell::new) else { return };
+        let regions = self.prefill.regions(&self.prefill, &sequence.layouts);
+        let held = self.prefill.held(&sequence.kv, &sequence.layouts);
+        Probe { observer: Some(&observer), guard: None }.handed(&mut Handed::all(&regions, &held));
+        sequence.ticket.observer = Some(observer.into_inner());
     }
 
     /// Chooses the next token of a decoding request.
@@ -395,18 +445,17 @@ impl Scheduler {
     fn decode_steps(&mut self) {
         let due = |s: &Sequence, turn| matches!(s.stage, Stage::Decode { .. }) && s.turn != turn;
         while let Some(sequence) = self.running.iter().find(|s| due(s, self.turn)) {
-            let assignment = Arc::clone(&sequence.assignment);
-            self.decode_step(&assignment);
+            let group = sequence.group();
+            self.decode_step(&group);
         }
     }
 
-    fn decode_step(&mut self, assignment: &str) {
+    fn decode_step(&mut self, group: &Group) {
         self.members.clear();
         self.tokens.clear();
         self.wanted.clear();
         for (index, sequence) in self.running.iter_mut().enumerate() {
-            if let (Stage::Decode { next, .. }, true) = (sequence.stage, *sequence.assignment == *assignment)
-            {
+            if let (Stage::Decode { next, .. }, true) = (sequence.stage, sequence.belongs(group)) {
                 sequence.turn = self.turn;
                 self.wanted.push(self.tokens.len());
                 self.tokens.push(next as i32);

@@ -1,5 +1,6 @@
 //! One request while it waits or runs.
 
+use crate::observe::Observed;
 use crate::request::{Event, FinishReason, Request};
 use crate::sampler::{Sampler, logprob_of, most_likely};
 use crossbeam_channel::Sender;
@@ -14,6 +15,8 @@ pub(crate) struct Ticket {
     pub(crate) request: Request,
     pub(crate) events: Sender<Event>,
     pub(crate) cancelled: Arc<AtomicBool>,
+    /// Who looks at its calls; its steps are then run alone.
+    pub(crate) observer: Option<Observed>,
 }
 
 impl Ticket {
@@ -78,6 +81,14 @@ pub(crate) struct Sequence {
     generated: usize,
 }
 
+/// Requests that may share a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Group {
+    assignment: Arc<str>,
+    /// Address of the cancel flag of the only request, if it is observed.
+    alone: Option<usize>,
+}
+
 /// What follows from a row of logits.
 pub(crate) enum Next {
     /// Feed this token.
@@ -102,6 +113,20 @@ impl Sequence {
             sampler,
             generated: 0,
         }
+    }
+
+    /// The requests that may share a step with it: of the same assignment and not observed, or it alone.
+    pub(crate) fn group(&self) -> Group {
+        Group { assignment: Arc::clone(&self.assignment), alone: self.alone() }
+    }
+
+    /// Whether it may be in a step of `group`.
+    pub(crate) fn belongs(&self, group: &Group) -> bool {
+        *self.assignment == *group.assignment && self.alone() == group.alone
+    }
+
+    fn alone(&self) -> Option<usize> {
+        self.ticket.observer.as_ref().map(|_| Arc::as_ptr(&self.ticket.cancelled).addr())
     }
 
     /// Rows that the next prefill step may take, of at most `room`; a whole chunk has `full` rows.

@@ -77,7 +77,19 @@ impl KvStore {
         layouts: &[LayerLayout],
         tokens: usize,
     ) -> Result<(SeqKv, Vec<Transfer>), KvError> {
-        let dst = self.open_at(src.len, tokens)?;
+        let mut dst = self.open_at(src.len, tokens)?;
+        dst.history.clone_from(&src.history);
+        let transfers = self.transfers(src, &dst, layouts);
+        Ok((dst, transfers))
+    }
+
+    /// All that the future of `seq` needs, as transfers onto itself.
+    pub fn held(&self, seq: &SeqKv, layouts: &[LayerLayout]) -> Vec<Transfer> {
+        self.transfers(seq, seq, layouts)
+    }
+
+    /// What a copy `dst` of `src` needs. Both are of stores that are built alike.
+    fn transfers(&self, src: &SeqKv, dst: &SeqKv, layouts: &[LayerLayout]) -> Vec<Transfer> {
         let needed = self.needed(src.len);
         let pages = |seq: &SeqKv| seq.pages[..needed.pages].to_vec();
         let windows = |seq: &SeqKv| seq.window_pages[needed.first_window_page..needed.pages].to_vec();
@@ -91,20 +103,20 @@ impl KvStore {
                     transfers.push(Transfer { component, layer: layer as u32, src: from, dst: to });
                 }
             };
-            push(component::SWA, windows(src), windows(&dst));
+            push(component::SWA, windows(src), windows(dst));
             if store.state.is_some() {
-                push(store.entries_component(), pages(src), pages(&dst));
+                push(store.entries_component(), pages(src), pages(dst));
                 match store.index_state.is_some() {
-                    true => push(store.state_component(), c4(src), c4(&dst)),
-                    false => push(store.state_component(), c128(src), c128(&dst)),
+                    true => push(store.state_component(), c4(src), c4(dst)),
+                    false => push(store.state_component(), c128(src), c128(dst)),
                 }
             }
             if store.index_state.is_some() {
-                push(component::INDEX_KEYS, pages(src), pages(&dst));
-                push(component::INDEX_STATE, c4(src), c4(&dst));
+                push(component::INDEX_KEYS, pages(src), pages(dst));
+                push(component::INDEX_STATE, c4(src), c4(dst));
             }
         }
-        Ok((dst, transfers))
+        transfers
     }
 
     /// Regions of every component and layer from this store to `to`, for the pools of `layouts`.

@@ -15,6 +15,7 @@ mod plan;
 mod saved;
 mod seq;
 mod store;
+mod writer;
 
 pub use error::KvError;
 pub use handoff::Transfer;
@@ -22,6 +23,7 @@ pub use plan::{CompressPlan, Plan};
 pub use saved::Saved;
 pub use seq::SeqKv;
 pub use store::{KvConfig, KvStore, LayerLayout, Layout};
+pub use writer::{Code, History, LayerCode, PhaseCode, Reach, Run};
 
 /// Positions of a page.
 pub const PAGE_TOKENS: usize = 256;

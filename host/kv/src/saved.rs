@@ -1,6 +1,7 @@
 //! A copy of one sequence's KV outside the store, to start other requests from.
 
 use crate::store::{LayerLayout, find};
+use crate::writer::History;
 use crate::{C4_RING, C128_RING, KvError, KvStore, SeqKv};
 
 /// The bytes that a sequence of `len` positions needs to go on.
@@ -8,6 +9,7 @@ use crate::{C4_RING, C128_RING, KvError, KvStore, SeqKv};
 pub struct Saved {
     len: usize,
     bytes: Vec<u8>,
+    history: History,
 }
 
 impl Saved {
@@ -88,7 +90,7 @@ impl KvStore {
             // SAFETY: items lie inside their pool; no call of a plugin runs while the engine thread is here.
             bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(base.add(offset), n) });
         });
-        Saved { len: seq.len, bytes }
+        Saved { len: seq.len, bytes, history: seq.history.clone() }
     }
 
     /// Opens a sequence with room for `tokens` positions that continues from a saved one.
@@ -101,7 +103,8 @@ impl KvStore {
         layouts: &[LayerLayout],
         tokens: usize,
     ) -> Result<SeqKv, KvError> {
-        let seq = self.open_at(saved.len, tokens)?;
+        let mut seq = self.open_at(saved.len, tokens)?;
+        seq.history.clone_from(&saved.history);
         let mut expected = 0;
         self.for_each_item(&seq, layouts, |_, _, n| expected += n);
         if expected != saved.bytes.len() {

@@ -1,6 +1,8 @@
 //! What one sequence holds in a store.
 
+use crate::writer::{Code, History, PhaseCode};
 use crate::{C4_RING, C128_RING};
+use std::sync::Arc;
 
 /// Pages and state rows of one sequence. Made by [`crate::KvStore::open`], given back by [`crate::KvStore::close`].
 #[derive(Debug)]
@@ -19,6 +21,8 @@ pub struct SeqKv {
     pub(crate) c4_fresh: Vec<(usize, i32)>,
     /// As `c4_fresh`.
     pub(crate) c128_fresh: Vec<(usize, i32)>,
+    /// Who wrote the committed positions.
+    pub(crate) history: History,
 }
 
 impl SeqKv {
@@ -32,6 +36,7 @@ impl SeqKv {
             c128_ring: [-1; C128_RING],
             c4_fresh: Vec::with_capacity(C4_RING),
             c128_fresh: Vec::with_capacity(C128_RING),
+            history: History::new(),
         }
     }
 
@@ -43,6 +48,21 @@ impl SeqKv {
     /// Whether nothing is committed yet.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Notes that `writer` wrote the positions committed since the last note.
+    pub fn written_by(&mut self, writer: &Arc<PhaseCode>) {
+        self.history.record(self.len, writer);
+    }
+
+    /// Notes that `carrier` moved everything here.
+    pub fn carried_by(&mut self, carrier: &Arc<Code>) {
+        self.history.carry(carrier);
+    }
+
+    /// Who wrote the committed positions.
+    pub fn history(&self) -> &History {
+        &self.history
     }
 }
 

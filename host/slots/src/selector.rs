@@ -118,6 +118,8 @@ fn parse(text: &str) -> Result<Selector, (String, String)> {
                     ranks.ok_or_else(|| form(format!("expected `ranks=` after `/`, found `{value}`")))?;
                 selector.ranks = Some(ranks.parse().map_err(|e| form(format!("ranks: {e}")))?);
             }
+            // The other name that a pair goes by.
+            _ if value == "disagg" => selector.topology = Some(Topology::Paired),
             _ => selector.topology = Some(pick(Topology::ALL, Topology::name, value, "unknown topology")?),
         }
     }

@@ -83,6 +83,7 @@ fn selectors_have_one_form() {
         ("attention:class=csa", "attention:class=csa"),
         ("moe/ranks=0", "moe/ranks=0"),
         ("kv_transport^paired", "kv_transport^paired"),
+        ("kv_transport^disagg", "kv_transport^paired"),
         (
             "!attention.core@decode:layers=8,2-6,3,7/ranks=0,1^single",
             "!attention.core@decode:layers=2-8/ranks=0-1^single",

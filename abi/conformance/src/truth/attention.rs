@@ -2,6 +2,7 @@
 
 use super::layout;
 use super::numbers::{add_scaled, dot, rms_norm, rope};
+use crate::reference::Mass;
 use hotseam_sdk::ops::Parallel;
 use hotseam_sdk::{Result, SharedMut, views};
 
@@ -64,6 +65,51 @@ fn core_row(a: &views::Core<'_>, row: usize, out: &mut [f32]) {
             *o = (t / denominator) as f32;
         }
     }
+}
+
+/// Attention mass of one row, averaged over heads; see [`crate::reference::attention_mass`].
+pub fn mass(a: &views::Core<'_>, row: usize, ids: Option<&[usize]>) -> Result<Mass> {
+    layout::entry_bytes(a.swa.layout, a.dim)?;
+    a.entries.map(|pool| layout::entry_bytes(pool.layout, a.dim)).transpose()?;
+    if row >= a.rows.len() || a.rows.positions[row] < 0 {
+        return Ok(Mass::default());
+    }
+    let complete = a.complete(row);
+    let mut entries: Vec<usize> = Vec::new();
+    match ids {
+        Some(ids) => entries.extend(ids.iter().filter(|id| **id < complete)),
+        None => a.for_each_entry(row, |entry| entries.push(entry)),
+    }
+    let seq = a.rows.seq(row);
+    let mut key = vec![0f32; a.dim];
+    let mut logits = |pool: &views::Pool<'_>, entry: usize| -> Vec<f64> {
+        layout::decode(pool.layout, pool.entry(pool.slot(seq, entry)), &mut key).expect("layout was checked");
+        let heads = a.q[row * a.heads * a.dim..][..a.heads * a.dim].chunks_exact(a.dim);
+        heads.map(|q| dot(q, &key) * f64::from(a.scale)).collect()
+    };
+    let window: Vec<(usize, Vec<f64>)> = a.window_of(row).map(|p| (p, logits(&a.swa, p))).collect();
+    let far: Vec<(usize, Vec<f64>)> = match &a.entries {
+        Some(pool) => entries.iter().map(|e| (*e, logits(pool, *e))).collect(),
+        None => Vec::new(),
+    };
+    let all = || window.iter().chain(&far).map(|(_, logits)| logits);
+    let largest = |h: usize| all().map(|l| l[h]).fold(f64::from(a.sinks[h]), f64::max);
+    let denominators: Vec<(f64, f64)> = (0..a.heads)
+        .map(|h| {
+            let m = largest(h);
+            (m, all().map(|l| (l[h] - m).exp()).sum::<f64>() + (f64::from(a.sinks[h]) - m).exp())
+        })
+        .collect();
+    let share = |logits: &[f64]| -> f64 {
+        let parts = logits.iter().zip(&denominators).map(|(l, (m, d))| (l - m).exp() / d);
+        parts.sum::<f64>() / a.heads.max(1) as f64
+    };
+    let sinks: Vec<f64> = a.sinks.iter().map(|s| f64::from(*s)).collect();
+    Ok(Mass {
+        window: window.iter().map(|(p, l)| (*p, share(l))).collect(),
+        entries: far.iter().map(|(e, l)| (*e, share(l))).collect(),
+        sink: share(&sinks),
+    })
 }
 
 /// The keys a row attends, decoded: its window, then its compressed entries.

@@ -13,7 +13,7 @@ mod mhc;
 mod moe;
 pub mod numbers;
 
-pub use attention::{core, inverse_rope, store};
+pub use attention::{core, inverse_rope, mass, store};
 pub use compress::compress;
 pub use indexer::{scores, select};
 pub use mhc::{mhc_head, mhc_post, mhc_pre};

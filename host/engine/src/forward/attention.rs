@@ -90,7 +90,7 @@ impl Forward {
             out_slots: step.plan.window_slots.as_ptr(),
             pool: write_only(step.store.window_pool(layer, step.layouts[layer].kv, &[], 0)),
         };
-        cells.store.call(ctx, &args, n)
+        step.probe.call(&cells.store, ctx, &args, n)
     }
 
     /// Projects kv and gate of a compressor (the host does all wkv and wgate projections) and describes the call.
@@ -149,7 +149,7 @@ impl Forward {
         let lists = if ratio == 4 { &step.plan.c4 } else { &step.plan.c128 };
         let pool = step.store.entry_pool(layer, step.layouts[layer].kv, &[], 0);
         let args = self.compressor(par, batch, layer, ratio, weights, lists, pool, step.store.state(layer));
-        cell.call(ctx, &args, batch.n_rows as usize)
+        step.probe.call(cell, ctx, &args, batch.n_rows as usize)
     }
 
     fn compress_keys(
@@ -170,7 +170,7 @@ impl Forward {
         let pool = step.store.key_pool(layer, keys, &[], 0);
         let state = step.store.index_state(layer);
         let args = self.compressor(par, batch, layer, 4, &indexer.compressor, &step.plan.c4, pool, state);
-        cell.call(ctx, &args, batch.n_rows as usize)
+        step.probe.call(cell, ctx, &args, batch.n_rows as usize)
     }
 
     fn select(
@@ -204,7 +204,7 @@ impl Forward {
             ids: self.ws.ids.as_mut_ptr(),
             scores: std::ptr::null_mut(),
         };
-        cell.call(ctx, &args, n)
+        step.probe.call(cell, ctx, &args, n)
     }
 
     fn core(
@@ -239,7 +239,7 @@ impl Forward {
             rope: refs::rope(self.model.rope(layer)),
             out: refs::f32s_mut(&mut self.ws.attn[..n * heads * d], [n, heads, d]),
         };
-        cells.core.call(ctx, &args, n)?;
+        step.probe.call(&cells.core, ctx, &args, n)?;
         if !cells.core.has(capability::FUSES_INVERSE_ROPE) {
             let tables = self.model.rope(layer);
             for_rows(par, &mut self.ws.attn[..n * heads * d], heads * d, |row, heads| {

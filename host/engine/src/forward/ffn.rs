@@ -1,7 +1,7 @@
 //! The experts block: route, routed experts, shared expert.
 
 use super::rows::{for_rows, mat};
-use super::{Forward, refs};
+use super::{Forward, Step, refs};
 use hotseam_abi::{Batch, ExpertsArgs, RouteArgs, StepCtx, TensorRef, capability};
 use hotseam_ops::{Parallel, linear, swiglu};
 use hotseam_slots::{CallError, LayerCells};
@@ -14,7 +14,7 @@ impl Forward {
         ctx: &StepCtx,
         cells: &LayerCells,
         batch: &Batch,
-        tokens: &[i32],
+        step: &Step<'_>,
         layer: usize,
     ) -> Result<(), CallError> {
         let c = &self.model.config;
@@ -31,11 +31,11 @@ impl Forward {
             gate: refs::weight(&w.gate),
             bias: optional(&w.gate_bias),
             tid2eid: optional(&w.tid2eid),
-            input_ids: tokens.as_ptr(),
+            input_ids: step.tokens.as_ptr(),
             ids: self.ws.expert_ids.as_mut_ptr(),
             weights: self.ws.expert_weights.as_mut_ptr(),
         };
-        cells.route.call(ctx, &route, n)?;
+        step.probe.call(&cells.route, ctx, &route, n)?;
         let scaled = match c.is_hash(layer) {
             true => capability::ROUTE_SCALES_HASH,
             false => capability::ROUTE_SCALES_TOPK,
@@ -53,7 +53,7 @@ impl Forward {
             experts: self.experts[layer].as_ptr(),
             out: refs::f32s_mut(&mut self.ws.y[..n * hidden], [n, hidden]),
         };
-        cells.experts.call(ctx, &experts, n)?;
+        step.probe.call(&cells.experts, ctx, &experts, n)?;
         self.shared_expert(par, n, layer);
         Ok(())
     }

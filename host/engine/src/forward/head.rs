@@ -60,7 +60,7 @@ impl Forward {
             x: refs::f32s_mut(&mut self.ws.x[..n * hidden], [n, hidden]),
         };
         let ctx = context(step, u32::MAX, LayerClass::Window);
-        step.snapshot.head(step.phase).call(&ctx, &args, n)?;
+        step.probe.call(step.snapshot.head(step.phase), &ctx, &args, n)?;
         norm_in_place(par, &mut self.ws.x[..n * hidden], weights.norm.f32(), c);
         let logits = &mut self.ws.logits[..n * vocab];
         linear(par, &self.ws.x[..n * hidden], n, mat(&weights.head), logits);

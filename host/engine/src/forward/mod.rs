@@ -10,6 +10,7 @@ mod refs;
 mod rows;
 mod workspace;
 
+use crate::observe::{Probe, Stepping};
 use hotseam_abi::{
     Batch, ExpertRef, MhcPostArgs, MhcPreArgs, StepCtx, TensorRef, capability, layer_class, phase,
 };
@@ -40,6 +41,8 @@ pub(crate) struct Step<'a> {
     pub(crate) wanted: &'a [usize],
     /// Number of the step.
     pub(crate) number: u64,
+    /// Who looks at its calls.
+    pub(crate) probe: Probe<'a>,
 }
 
 /// Weights and buffers of forward passes.
@@ -72,25 +75,27 @@ impl Forward {
         let par: &dyn Parallel = pool();
         let model = Arc::clone(&self.model);
         let batch = step.plan.batch();
+        step.probe.step(Stepping {
+            phase: step.phase,
+            tokens: step.tokens,
+            positions: &step.plan.positions,
+            chunk: step.plan.seqs.first().map_or(0, |seq| seq.chunk),
+        });
         self.embed(par, &model, step.tokens);
         for layer in 0..model.config.num_hidden_layers {
             let weights = &model.weights.layers[layer];
             let cells = step.snapshot.layer(step.phase, layer);
             let ctx = context(step, layer as u32, model.config.class(layer));
 
-            self.collapse(
-                par,
-                &ctx,
-                cells,
-                &batch,
-                Block { hc: &weights.hc_attn, norm: &weights.attn_norm },
-            )?;
+            let attention = Block { hc: &weights.hc_attn, norm: &weights.attn_norm };
+            self.collapse(par, &ctx, cells, &batch, step.probe, attention)?;
             self.attention(par, &ctx, cells, &batch, step, layer)?;
-            self.expand(&ctx, cells, &batch)?;
+            self.expand(&ctx, cells, &batch, step.probe)?;
 
-            self.collapse(par, &ctx, cells, &batch, Block { hc: &weights.hc_ffn, norm: &weights.ffn_norm })?;
-            self.ffn(par, &ctx, cells, &batch, step.tokens, layer)?;
-            self.expand(&ctx, cells, &batch)?;
+            let ffn = Block { hc: &weights.hc_ffn, norm: &weights.ffn_norm };
+            self.collapse(par, &ctx, cells, &batch, step.probe, ffn)?;
+            self.ffn(par, &ctx, cells, &batch, step, layer)?;
+            self.expand(&ctx, cells, &batch, step.probe)?;
         }
         self.head(par, step, &batch)
     }
@@ -116,6 +121,7 @@ impl Forward {
         ctx: &StepCtx,
         cells: &LayerCells,
         batch: &Batch,
+        probe: Probe<'_>,
         block: Block<'_>,
     ) -> Result<(), CallError> {
         let c = &self.model.config;
@@ -135,7 +141,7 @@ impl Forward {
             post: refs::f32s_mut(&mut self.ws.post[..n * hc], [n, hc]),
             comb: refs::f32s_mut(&mut self.ws.comb[..n * hc * hc], [n, hc, hc]),
         };
-        cells.mhc_pre.call(ctx, &args, n)?;
+        probe.call(&cells.mhc_pre, ctx, &args, n)?;
         if !cells.mhc_pre.has(capability::NORM_FUSED) {
             norm_in_place(par, &mut self.ws.x[..n * hidden], block.norm.f32(), c);
         }
@@ -143,7 +149,13 @@ impl Forward {
     }
 
     /// mhc.post, in place: the block's output `y` into the streams.
-    fn expand(&mut self, ctx: &StepCtx, cells: &LayerCells, batch: &Batch) -> Result<(), CallError> {
+    fn expand(
+        &mut self,
+        ctx: &StepCtx,
+        cells: &LayerCells,
+        batch: &Batch,
+        probe: Probe<'_>,
+    ) -> Result<(), CallError> {
         let c = &self.model.config;
         let (n, hc, hidden) = (batch.n_rows as usize, c.hc_mult, c.hidden_size);
         let streams: TensorRef = refs::f32s_mut(&mut self.ws.streams[..n * hc * hidden], [n, hc, hidden]);
@@ -156,7 +168,7 @@ impl Forward {
             comb: refs::f32s(&self.ws.comb[..n * hc * hc], [n, hc, hc]),
             out: streams,
         };
-        cells.mhc_post.call(ctx, &args, n)
+        probe.call(&cells.mhc_post, ctx, &args, n)
     }
 }
 

@@ -1,13 +1,17 @@
 //! What the admin endpoints do. All of it may block: plugins are loaded and checked here.
 
+use std::collections::HashMap;
+
 use hotseam_config::valid_assignment_name;
 use hotseam_engine::Engine;
-use hotseam_slots::{CellChange, CellId, CellView, Layout, LayoutPolicy, Rule, Seam, SlotsError, Snapshot};
+use hotseam_slots::{
+    CellChange, CellId, CellView, Class, Layout, LayoutPolicy, Rule, Seam, SlotsError, Snapshot, VariantSpec,
+};
 use warp::http::StatusCode;
 
 use crate::admin::wire::{
     AssignmentView, CellLine, DefineRequest, RollbackRequest, SlotsView, StatsView, SwapAnswer, SwapRequest,
-    TraceLine, TraceView,
+    TraceLine, TraceView, VariantRequest, VariantView,
 };
 use crate::error::ApiError;
 use crate::openai::LIVE;
@@ -21,9 +25,10 @@ pub(crate) struct Admin {
 impl Admin {
     pub(crate) fn slots(&self) -> SlotsView {
         let slots = self.engine.slots();
+        let classes = self.classes();
         let views = slots.names().into_iter().filter_map(|name| {
             // An assignment removed meanwhile has no view.
-            let view = view(&*slots.snapshot(&name)?, slots.rules(&name)?);
+            let view = view(&*slots.snapshot(&name)?, slots.rules(&name)?, &classes);
             Some((name, view))
         });
         SlotsView {
@@ -56,15 +61,17 @@ impl Admin {
 
     pub(crate) fn trace(&self, assignment: &str) -> Result<TraceView, ApiError> {
         let snapshot = self.snapshot(assignment)?;
+        let classes = self.classes();
         let cells = snapshot
             .cells()
-            .map(|cell| TraceLine { line: line(&cell), calls: cell.calls, rows: cell.rows })
+            .map(|cell| TraceLine { line: line(&cell, &classes), calls: cell.calls, rows: cell.rows })
             .collect();
         Ok(TraceView {
             assignment: assignment.to_owned(),
             digest: snapshot.digest(),
             step: self.engine.stats().step,
             cells,
+            origins: self.engine.origins(assignment),
         })
     }
 
@@ -80,6 +87,7 @@ impl Admin {
             prompt_tokens: stats.prompt_tokens,
             generated_tokens: stats.generated_tokens,
             retired_snapshots: self.engine.slots().reap(),
+            guard: self.engine.guard(),
         }
     }
 
@@ -95,7 +103,19 @@ impl Admin {
         };
         rules.extend(request.rules);
         let snapshot = slots.define(name, rules.clone()).map_err(|error| api_error(&error))?;
-        Ok(view(&snapshot, rules))
+        Ok(view(&snapshot, rules, &self.classes()))
+    }
+
+    pub(crate) fn variant(&self, request: VariantRequest) -> Result<VariantView, ApiError> {
+        let registry = self.engine.slots().registry();
+        let generation = registry.generation(&request.variant).map_err(|error| api_error(&error))?;
+        let options = generation.instance.options().clone();
+        Ok(VariantView {
+            variant: VariantSpec::new(generation.spec.name.clone(), options),
+            plugin: generation.instance.plugin().sha256().to_owned(),
+            hash: generation.hash.clone(),
+            layout: Layout::of(&generation).to_string(),
+        })
     }
 
     pub(crate) fn remove(&self, name: &str) -> Result<(), ApiError> {
@@ -104,6 +124,11 @@ impl Admin {
             return Err(ApiError::new(StatusCode::CONFLICT, "assignment_in_use", message));
         }
         if self.engine.slots().remove(name) { Ok(()) } else { Err(self.unknown(name)) }
+    }
+
+    fn classes(&self) -> Classes {
+        let cells = self.engine.slots().registry().geometry().cells();
+        cells.into_iter().filter_map(|cell| Some((cell.id, cell.class?))).collect()
     }
 
     fn snapshot(&self, name: &str) -> Result<std::sync::Arc<Snapshot>, ApiError> {
@@ -146,18 +171,22 @@ impl Admin {
     }
 }
 
-fn view(snapshot: &Snapshot, rules: Vec<Rule>) -> AssignmentView {
+/// Class of every cell that has one.
+type Classes = HashMap<CellId, Class>;
+
+fn view(snapshot: &Snapshot, rules: Vec<Rule>, classes: &Classes) -> AssignmentView {
     AssignmentView {
         digest: snapshot.digest(),
         prefill_digest: snapshot.prefill_digest(),
         rules,
-        cells: snapshot.cells().map(|cell| line(&cell)).collect(),
+        cells: snapshot.cells().map(|cell| line(&cell, classes)).collect(),
     }
 }
 
-fn line(cell: &CellView<'_>) -> CellLine {
+fn line(cell: &CellView<'_>, classes: &Classes) -> CellLine {
     CellLine {
         cell: cell.cell,
+        class: classes.get(&cell.cell).copied(),
         selector: cell.cell.to_string(),
         variant: cell.generation.spec.clone(),
         hash: cell.generation.hash.clone(),

@@ -6,6 +6,7 @@
 //! | `POST /swap` | [`SwapRequest`] | [`SwapAnswer`] |
 //! | `POST /rollback` | [`RollbackRequest`] | [`SwapAnswer`] |
 //! | `GET /trace?assignment=NAME` | | [`TraceView`]: what ran since the last change |
+//! | `POST /variant` | [`VariantRequest`] | [`VariantView`]: options, hash and layout of a variant that no cell need use |
 //! | `GET /stats` | | [`StatsView`] |
 //! | `PUT /assignments/NAME` | [`DefineRequest`] or a list of rules | [`AssignmentView`] |
 //! | `DELETE /assignments/NAME` | | `{"removed": NAME}` |
@@ -20,5 +21,5 @@ mod wire;
 pub use socket::{AdminSocket, default_admin_path};
 pub use wire::{
     AssignmentView, CellLine, DefineRequest, RollbackRequest, SlotsView, StatsView, SwapAnswer, SwapRequest,
-    TraceLine, TraceView,
+    TraceLine, TraceView, VariantRequest, VariantView,
 };

@@ -92,6 +92,11 @@ async fn answer<B: Buf>(
             let assignment = trace_query(&query)?;
             blocking(move || admin.trace(&assignment)).await
         }
+        "/variant" => {
+            only("POST", &[Method::POST])?;
+            let request = parse(&body)?;
+            blocking(move || admin.variant(request)).await
+        }
         "/stats" => {
             only("GET", &[Method::GET])?;
             blocking(move || Ok(admin.stats())).await

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use hotseam_slots::{CellChange, CellId, Digest, Loaded, Rule, Selector, VariantSpec};
+use hotseam_engine::{GuardReport, Origin};
+use hotseam_slots::{CellChange, CellId, Class, Digest, Loaded, Rule, Selector, VariantSpec};
 use serde::{Deserialize, Serialize};
 
 /// Answer of `GET /slots`.
@@ -37,6 +38,9 @@ pub struct CellLine {
     /// The cell in parts.
     #[serde(flatten)]
     pub cell: CellId,
+    /// Class of its layer; absent outside the layers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<Class>,
     /// The selector of just this cell.
     pub selector: String,
     /// The variant; a base, where the rule's variant leaves the op out.
@@ -101,6 +105,9 @@ pub struct TraceView {
     pub step: u64,
     /// Every cell and how often it ran since the assignment was last changed.
     pub cells: Vec<TraceLine>,
+    /// Whose KV the assignment, as it is now, has read.
+    #[serde(default)]
+    pub origins: Vec<Origin>,
 }
 
 /// A receipt.
@@ -136,6 +143,9 @@ pub struct StatsView {
     pub generated_tokens: u64,
     /// Replaced snapshots that a step still uses.
     pub retired_snapshots: usize,
+    /// What the guard has seen; all zero unless `engine.guard` is set.
+    #[serde(default)]
+    pub guard: GuardReport,
 }
 
 /// Body of `PUT /assignments/NAME`.
@@ -147,4 +157,26 @@ pub struct DefineRequest {
     pub extends: Option<String>,
     /// The rules; later ones win.
     pub rules: Vec<Rule>,
+}
+
+/// Body of `POST /variant`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VariantRequest {
+    /// The variant.
+    #[serde(rename = "use")]
+    pub variant: VariantSpec,
+}
+
+/// Answer of `POST /variant`: what the variant is, without any cell using it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VariantView {
+    /// The variant with all its options, defaults included.
+    pub variant: VariantSpec,
+    /// SHA-256 of the plugin file.
+    pub plugin: String,
+    /// Hash of code and options.
+    pub hash: String,
+    /// Layout of its pool entries; variants of a seam with unlike layouts cannot read each other's.
+    pub layout: String,
 }

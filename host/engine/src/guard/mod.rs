@@ -1,0 +1,163 @@
+//! The guard: every seam call is made on outputs of its own, poisoned and between red zones, and is checked before the
+//! host takes them over. So the seam that writes wrongly is named, not the one that trips over it later, and no other
+//! request's memory is harmed. For finding faults, not for serving: it copies what a call reads and writes.
+//!
+//! Checked are: writes past an output or to an entry or state row that is not the call's; values that were not
+//! written; numbers that are not finite; ids out of range, twice or missing; gates and weights out of bounds; inputs
+//! that were changed; and that a KV hand-off delivers the bytes that were sent.
+
+mod check;
+mod inputs;
+mod report;
+
+pub use report::{GuardReport, Violation, ViolationKind};
+
+use crate::observe::{Handed, Place, Scratch};
+use check::Finding;
+use hotseam_abi::{ERR_INTERNAL, StepCtx, component};
+use hotseam_slots::{Bound, CallError, CellId, Generation, StepArgs, StepFn, TransportCell};
+use report::Log;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+/// The engine thread's side of the guard.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    log: Arc<Log>,
+    /// The last cell that passed.
+    last: Cell<Option<CellId>>,
+    /// What failed the running step.
+    found: RefCell<Option<Violation>>,
+}
+
+/// What anyone may read.
+pub(crate) type GuardLog = Arc<Log>;
+
+impl Guard {
+    pub(crate) fn new(log: GuardLog) -> Self {
+        log.turn_on();
+        Self { log, last: Cell::new(None), found: RefCell::new(None) }
+    }
+
+    /// The violation that failed a step, once.
+    pub(crate) fn take(&self) -> Option<Violation> {
+        self.found.take()
+    }
+
+    /// Makes a call under guard.
+    ///
+    /// # Errors
+    /// The plugin's own, or a violation, which [`Guard::take`] then has in full.
+    pub(crate) fn call<A: StepArgs>(
+        &self,
+        bound: &Bound<StepFn<A>>,
+        ctx: &StepCtx,
+        args: &A,
+        rows: usize,
+    ) -> Result<(), CallError> {
+        self.log.count_call();
+        let any = args.any();
+        // SAFETY: the engine built the arguments and keeps them for the length of the call.
+        let inputs = unsafe { inputs::inputs(any) };
+        // SAFETY: as above.
+        let before: Vec<Vec<u8>> = inputs.iter().map(|place| unsafe { place.gather() }).collect();
+        if let Some(finding) = check::inputs(&inputs, &before, self.last.get()) {
+            return Err(self.violated(bound.cell(), &bound.generation, ctx, finding));
+        }
+        // SAFETY: as above; the scratch is dropped before the arguments are.
+        let scratch = unsafe { Scratch::strict(any) };
+        let own = A::of(scratch.args());
+        let ran = match own {
+            Some(own) => bound.call(ctx, own, rows),
+            None => unreachable!("a scratch has the arguments of the call that it is for"),
+        };
+        let changed = restore(&inputs, &before);
+        ran?;
+        // An input that was changed explains everything else, so it comes first; then writes outside, which explain
+        // what is missing inside.
+        let finding = changed
+            .or_else(|| scratch.stray().map(Finding::stray))
+            // SAFETY: the scratch lives, and nothing writes it.
+            .or_else(|| unsafe { check::outputs(any, &scratch.places(), bound.capabilities) });
+        if let Some(finding) = finding {
+            return Err(self.violated(bound.cell(), &bound.generation, ctx, finding));
+        }
+        // SAFETY: as above; the engine waits for the call.
+        unsafe { scratch.commit(any) };
+        self.last.set(Some(bound.cell()));
+        Ok(())
+    }
+
+    /// Compares what a hand-off delivered with what was sent.
+    pub(crate) fn handed(&self, cell: &TransportCell, moved: &mut [Handed<'_>]) -> Option<Violation> {
+        for handed in moved {
+            for item in 0..handed.len() {
+                let sent = handed.sent(item).to_vec();
+                let received = handed.received(item);
+                let Some(byte) = (0..sent.len()).find(|i| sent[*i] != received[*i]) else { continue };
+                let differing = sent.iter().zip(&*received).filter(|(a, b)| a != b).count();
+                let finding = Finding {
+                    kind: ViolationKind::Transfer,
+                    argument: component::NAMES[handed.component as usize],
+                    place: format!("item {item}, byte {byte}"),
+                    detail: format!("{differing} of {} bytes are not those that were sent", sent.len()),
+                };
+                let layer = Some(handed.layer);
+                let violation = self.violation(cell.put.cell(), &cell.put.generation, layer, 0, finding);
+                self.log.push(violation.clone());
+                return Some(violation);
+            }
+        }
+        None
+    }
+
+    fn violation(
+        &self,
+        cell: CellId,
+        generation: &Generation,
+        layer: Option<u32>,
+        step: u64,
+        finding: Finding,
+    ) -> Violation {
+        Violation {
+            cell,
+            layer,
+            variant: generation.spec.to_string(),
+            hash: generation.hash.clone(),
+            kind: finding.kind,
+            argument: finding.argument.to_owned(),
+            place: finding.place,
+            detail: finding.detail,
+            step,
+        }
+    }
+
+    #[cold]
+    fn violated(&self, cell: CellId, generation: &Generation, ctx: &StepCtx, finding: Finding) -> CallError {
+        let violation = self.violation(cell, generation, cell.layer, ctx.step, finding);
+        let message = violation.to_string();
+        self.log.push(violation.clone());
+        self.found.replace(Some(violation));
+        CallError { cell, variant: generation.spec.to_string(), code: ERR_INTERNAL, message }
+    }
+}
+
+/// Puts inputs back that the call changed, and names the first.
+fn restore(inputs: &[Place], before: &[Vec<u8>]) -> Option<Finding> {
+    let mut found = None;
+    for (place, before) in inputs.iter().zip(before) {
+        // SAFETY: the arguments are still valid and the call is over.
+        let after = unsafe { place.gather() };
+        if let Some(at) = (0..before.len()).find(|i| before[*i] != after[*i]) {
+            found.get_or_insert_with(|| Finding {
+                kind: ViolationKind::InputChanged,
+                argument: place.name,
+                place: check::locate(place, at),
+                detail: "the call changed its input".to_owned(),
+            });
+            // SAFETY: as above.
+            unsafe { place.scatter(before) };
+        }
+    }
+    found
+}
