@@ -12,6 +12,13 @@ pub struct RequestFailure {
     pub message: String,
 }
 
+impl RequestFailure {
+    /// The engine ended before the request.
+    pub(crate) fn engine_stopped() -> Self {
+        Self { code: "E-ENGINE-STOPPED".into(), message: "the engine stopped".into() }
+    }
+}
+
 /// Waits for the end of a request; calls `row` for each row of logits as it comes.
 ///
 /// # Errors
@@ -28,10 +35,7 @@ pub(crate) fn finish(
             Some(Event::Done { .. }) => return Ok(tokens),
             Some(Event::Failed { code, message }) => return Err(RequestFailure { code, message }),
             None => {
-                return Err(RequestFailure {
-                    code: "E-ENGINE-STOPPED".into(),
-                    message: "the engine stopped".into(),
-                });
+                return Err(RequestFailure::engine_stopped());
             }
         }
     }

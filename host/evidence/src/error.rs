@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use hotseam_encoding::EncodingError;
-use hotseam_engine::SubmitError;
+use hotseam_engine::{EngineError, SubmitError};
 use thiserror::Error;
 
 /// A measurement that could not be made. A request that failed inside the model is a result, not an error.
@@ -43,6 +43,34 @@ pub enum EvidenceError {
     /// The engine did not take a request.
     #[error("the engine did not take a request: {0}")]
     Submit(#[from] SubmitError),
+    /// A second engine did not start.
+    #[error("a second engine did not start: {0}")]
+    Engine(#[from] EngineError),
+    /// No such assignment.
+    #[error("assignment `{name}` is not defined; there are: {known}")]
+    Assignment {
+        /// The name.
+        name: String,
+        /// Those that exist.
+        known: String,
+    },
+    /// The prompt of a probe does not hold the fact in its plain form.
+    #[error(
+        "the prompt does not hold the fact about {name} as one plain sentence; only single needles can be explained"
+    )]
+    NoNeedle {
+        /// Whose word was asked for.
+        name: String,
+    },
+    /// No such cell.
+    #[error("there is no cell `{cell}` in this model; `hotseam slots` lists those there are")]
+    Cell {
+        /// The cell asked for.
+        cell: String,
+    },
+    /// A call was not captured.
+    #[error(transparent)]
+    Capture(#[from] crate::capture::CaptureError),
     /// The baseline of a comparison failed.
     #[error("the baseline `{assignment}` failed: {code}: {message}")]
     Baseline {
@@ -51,6 +79,38 @@ pub enum EvidenceError {
         /// Code of the failure.
         code: String,
         /// Text of the failure.
+        message: String,
+    },
+    /// A task of no or too many facts.
+    #[error("{found} facts or turns in a prompt, expected 2 to {most}")]
+    TaskSize {
+        /// Asked for.
+        found: usize,
+        /// Most there can be.
+        most: usize,
+    },
+    /// A server could not be asked.
+    #[error("{place}: {message}")]
+    Transport {
+        /// Which server.
+        place: String,
+        /// Why, and what to do.
+        message: String,
+    },
+    /// A server did not answer in time.
+    #[error("{place} did not answer in {seconds:.0} s")]
+    TimedOut {
+        /// Which server.
+        place: String,
+        /// The time it was given.
+        seconds: f64,
+    },
+    /// A saved baseline cannot be read or does not fit.
+    #[error("baseline {path}: {message}")]
+    Saved {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what to do.
         message: String,
     },
 }

@@ -1,10 +1,15 @@
 //! What ran: receipts of an assignment, equal layers together.
 
+mod written;
+
 use std::collections::BTreeSet;
 use std::fmt;
 
+use hotseam_engine::Origin;
 use hotseam_slots::{CellId, Class, NumberSet, Op, Phase, Seam, Snapshot};
 use serde::{Deserialize, Serialize};
+
+pub use written::{Party, WrittenRow};
 
 /// One cell, what serves it, and how often it ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +33,9 @@ pub struct Trace {
     pub digest: String,
     /// One row for each set of layers that are alike.
     pub rows: Vec<TraceRow>,
+    /// Who wrote the KV that it read; empty where only the assignment is of interest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub written: Vec<WrittenRow>,
 }
 
 /// Cells of one op in one phase that run the same code and ran equally often.
@@ -98,7 +106,14 @@ impl Trace {
         rows.sort_by_key(|row| {
             (row.seam, row.hash.clone(), row.op, row.phase, row.class, row.layers.clone())
         });
-        Self { assignment: assignment.to_owned(), digest: digest.to_owned(), rows }
+        let written = Vec::new();
+        Self { assignment: assignment.to_owned(), digest: digest.to_owned(), rows, written }
+    }
+
+    /// The trace with the writers of what was read, as [`hotseam_engine::Engine::origins`] has them.
+    #[must_use]
+    pub fn with_origins(self, origins: &[Origin]) -> Self {
+        Self { written: written::rows(origins), ..self }
     }
 }
 
@@ -135,7 +150,10 @@ impl fmt::Display for Trace {
                 None => writeln!(out, "{layers}")?,
             }
         }
-        Ok(())
+        if !self.written.is_empty() {
+            writeln!(out, "\nKV that was read, and who wrote it")?;
+        }
+        self.written.iter().try_for_each(|row| write!(out, "{row}"))
     }
 }
 

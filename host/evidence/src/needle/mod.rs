@@ -3,12 +3,14 @@
 //! Form of a prompt: `<BOS><User>`, held-out sentences with ` The secret word of Lisbon is tiger.` among them,
 //! ` What is the secret word of Lisbon?`, `<Assistant></think>`. The expected greedy answer is
 //! `The secret word of Lisbon is tiger.`; a probe is a hit if the answer contains the word. Names and words are ones
-//! that the embedded checkpoint was trained on.
+//! that the embedded checkpoint was not trained on. [`Task`] has the other forms.
 
 mod plan;
+mod prompt;
 mod report;
 mod sweep;
+mod words;
 
-pub use plan::{NeedlePlan, Probe, depths};
+pub use plan::{NeedlePlan, Probe, Task, depths};
 pub use report::{LengthRecall, NeedleReport, ProbeResult};
-pub use sweep::{Sweep, run};
+pub use sweep::{Sweep, run, run_on};

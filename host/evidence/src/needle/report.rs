@@ -52,6 +52,9 @@ pub struct ProbeResult {
     pub answer: String,
     /// Whether the answer contains the word.
     pub hit: bool,
+    /// Whether the answer holds a passphrase that only another request of the sweep was told.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub foreign: bool,
     /// Set if the request failed.
     pub failure: Option<RequestFailure>,
 }
@@ -74,13 +77,20 @@ impl ProbeResult {
             value: probe.value.clone(),
             answer: String::new(),
             hit: false,
+            foreign: false,
             failure: None,
         }
     }
 }
 
 impl NeedleReport {
-    pub(super) fn new(assignment: String, digest: String, probes: Vec<ProbeResult>, seconds: f64) -> Self {
+    pub(super) fn new(
+        assignment: String,
+        digest: String,
+        mut probes: Vec<ProbeResult>,
+        seconds: f64,
+    ) -> Self {
+        mark_foreign(&mut probes);
         let mut lengths: Vec<LengthRecall> = Vec::new();
         for probe in &probes {
             if lengths.last().is_none_or(|last| last.length != probe.length) {
@@ -101,6 +111,11 @@ impl NeedleReport {
         self.probes.iter().filter(|probe| probe.hit).count()
     }
 
+    /// Probes whose answer holds the passphrase of another request.
+    pub fn foreign(&self) -> usize {
+        self.probes.iter().filter(|probe| probe.foreign).count()
+    }
+
     /// One mark a probe, lengths in order: `512 ●●✗●  1024 ●●●●`.
     pub fn marks(&self) -> String {
         let row = |length: usize| -> String {
@@ -114,6 +129,16 @@ impl NeedleReport {
     /// The first request that failed inside the model.
     pub fn failure(&self) -> Option<&RequestFailure> {
         self.probes.iter().find_map(|probe| probe.failure.as_ref())
+    }
+}
+
+/// Single words are drawn anew for each prompt, so a wrong one may be another prompt's by chance; passphrases are unique.
+fn mark_foreign(probes: &mut [ProbeResult]) {
+    let phrases: Vec<String> =
+        probes.iter().map(|probe| probe.value.clone()).filter(|value| value.contains(' ')).collect();
+    for probe in probes {
+        let own = &probe.value;
+        probe.foreign = phrases.iter().any(|phrase| phrase != own && probe.answer.contains(phrase.as_str()));
     }
 }
 
@@ -168,6 +193,7 @@ impl ProbeResult {
     fn mark(&self) -> &'static str {
         match (&self.failure, self.hit) {
             (Some(_), _) => "!",
+            (None, _) if self.foreign => "≠",
             (None, true) => "●",
             (None, false) => "✗",
         }
@@ -211,6 +237,19 @@ mod tests {
         assert_eq!(report.failure().unwrap().code, "E-PLUG-501");
         assert_eq!(report.marks(), "512 ●✗  1024 ●!");
         assert_eq!(NeedleReport::new("a".into(), String::new(), vec![], 0.0).recall, 0.0);
+    }
+
+    #[test]
+    fn a_passphrase_of_another_request_is_foreign() {
+        let own = |value: &str| Probe { value: value.into(), ..probe(512, 0.5) };
+        let answers = [("amber falcon", "It is amber falcon."), ("mint river", "It is amber falcon.")];
+        let results =
+            answers.iter().map(|(value, answer)| ProbeResult::answered(&own(value), (*answer).to_owned()));
+        let report = NeedleReport::new("a".into(), String::new(), results.collect(), 0.0);
+        assert_eq!((report.hits(), report.foreign(), report.marks()), (1, 1, "512 ●≠".to_owned()));
+        // Single words are no passphrases: a wrong one may be another prompt's by chance.
+        let words = ["tiger", "river"].map(|word| ProbeResult::answered(&own(word), "tiger".into()));
+        assert_eq!(NeedleReport::new("a".into(), String::new(), words.into(), 0.0).foreign(), 0);
     }
 
     #[test]

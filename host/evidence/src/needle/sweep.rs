@@ -1,14 +1,16 @@
-//! Running a sweep on an engine.
+//! Running a sweep.
 
-use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::time::Instant;
 
-use hotseam_encoding::{Control, Tokenizer};
-use hotseam_engine::{Engine, Handle, Request, Sampling};
+use hotseam_encoding::Tokenizer;
+use hotseam_engine::Engine;
 
 use super::plan::Probe;
 use super::report::{NeedleReport, ProbeResult};
-use crate::{EvidenceError, ask};
+use crate::EvidenceError;
+use crate::model::{EngineModel, Model, Question};
 
 /// How a sweep is run.
 #[derive(Debug, Clone)]
@@ -21,7 +23,7 @@ pub struct Sweep {
     pub reuse_prefill: bool,
 }
 
-/// Asks every probe, greedily, and calls `progress` after each with the number done.
+/// Asks an engine every probe, greedily, and calls `progress` after each with the number done.
 ///
 /// # Errors
 /// [`EvidenceError::Submit`] if the engine does not take a request, [`EvidenceError::Encoding`] if an answer is no text.
@@ -30,36 +32,77 @@ pub fn run(
     tokenizer: &Tokenizer,
     probes: &[Probe],
     sweep: &Sweep,
+    progress: impl FnMut(usize, &ProbeResult),
+) -> Result<NeedleReport, EvidenceError> {
+    let digest = engine.slots().snapshot(&sweep.assignment).map(|snapshot| snapshot.digest().to_string());
+    let model = EngineModel { engine, tokenizer };
+    run_on(&model, &digest.unwrap_or_default(), probes, sweep, progress)
+}
+
+/// As [`run`], on whatever answers; `digest` is the identity of what the assignment runs.
+///
+/// # Errors
+/// The first question that could not be put; those in flight are waited for.
+pub fn run_on(
+    model: &dyn Model,
+    digest: &str,
+    probes: &[Probe],
+    sweep: &Sweep,
     mut progress: impl FnMut(usize, &ProbeResult),
 ) -> Result<NeedleReport, EvidenceError> {
     let begin = Instant::now();
-    let digest = engine.slots().snapshot(&sweep.assignment).map(|snapshot| snapshot.digest().to_string());
-    let mut waiting: VecDeque<(&Probe, Handle)> = VecDeque::new();
-    let mut results = Vec::new();
-    let mut next = probes.iter();
-    loop {
-        while waiting.len() < sweep.in_flight.max(1) {
-            let Some(probe) = next.next() else { break };
-            waiting.push_back((probe, engine.submit(request(tokenizer, probe, sweep))?));
+    let next = AtomicUsize::new(0);
+    let workers = sweep.in_flight.clamp(1, probes.len().max(1));
+    let mut results: Vec<Option<ProbeResult>> = probes.iter().map(|_| None).collect();
+    let mut failed = None;
+    std::thread::scope(|scope| {
+        let (done, finished) = mpsc::channel();
+        for _ in 0..workers {
+            let (done, next) = (done.clone(), &next);
+            scope.spawn(move || {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(probe) = probes.get(index) else { return };
+                    if done.send((index, ask(model, probe, sweep))).is_err() {
+                        return;
+                    }
+                }
+            });
         }
-        let Some((probe, handle)) = waiting.pop_front() else { break };
-        let result = match ask::finish(&handle, |_, _| {}) {
-            Ok(tokens) => ProbeResult::answered(probe, tokenizer.decode(&tokens)?),
-            Err(failure) => ProbeResult::failed(probe, failure),
-        };
-        results.push(result);
-        progress(results.len(), &results[results.len() - 1]);
+        drop(done);
+        let mut count = 0;
+        while let Ok((index, answer)) = finished.recv() {
+            match answer {
+                Ok(result) => {
+                    count += 1;
+                    progress(count, &result);
+                    results[index] = Some(result);
+                }
+                Err(error) => {
+                    // Nothing more is asked.
+                    next.store(probes.len(), Ordering::Relaxed);
+                    failed.get_or_insert(error);
+                }
+            }
+        }
+    });
+    if let Some(error) = failed {
+        return Err(error);
     }
+    let results = results.into_iter().flatten().collect();
     let seconds = begin.elapsed().as_secs_f64();
-    Ok(NeedleReport::new(sweep.assignment.clone(), digest.unwrap_or_default(), results, seconds))
+    Ok(NeedleReport::new(sweep.assignment.clone(), digest.to_owned(), results, seconds))
 }
 
-fn request(tokenizer: &Tokenizer, probe: &Probe, sweep: &Sweep) -> Request {
-    Request {
-        sampling: Sampling::GREEDY,
-        stop_tokens: vec![tokenizer.control(Control::Eos)],
-        assignment: sweep.assignment.clone(),
+fn ask(model: &dyn Model, probe: &Probe, sweep: &Sweep) -> Result<ProbeResult, EvidenceError> {
+    let question = Question {
+        prompt: &probe.prompt,
+        max_tokens: probe.max_tokens,
+        assignment: &sweep.assignment,
         reuse_prefill: sweep.reuse_prefill,
-        ..Request::greedy(probe.prompt.clone(), probe.max_tokens)
-    }
+    };
+    Ok(match model.ask(&question)? {
+        Ok(reply) => ProbeResult::answered(probe, reply.text),
+        Err(failure) => ProbeResult::failed(probe, failure),
+    })
 }

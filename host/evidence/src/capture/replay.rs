@@ -1,0 +1,405 @@
+//! A captured call made again, by any variant of the seam, and judged against truth.
+
+use std::fmt;
+use std::sync::Arc;
+
+use hotseam_abi::{
+    CompressArgs, CoreArgs, ExpertsArgs, MhcHeadArgs, MhcPostArgs, MhcPreArgs, PoolRef, RouteArgs,
+    SelectArgs, StepCtx, StoreArgs, layout,
+};
+use hotseam_conformance::truth::layout as layouts;
+use hotseam_conformance::truth::numbers::hadamard;
+use hotseam_engine::observe::{Args, Block, PoolLayout, Scratch};
+use hotseam_slots::{CellId, Generation, Op, Phase};
+use serde::Serialize;
+
+use super::check::check;
+use super::error::CaptureError;
+use super::read::{Memory, Reader};
+use super::{Capture, Meta, fields};
+use crate::compare::judge::{Judged, judge, truth};
+use crate::compare::values::dim;
+use crate::compare::{ChoiceError, FloatError};
+
+/// Arguments out of a file.
+enum Owned {
+    Store(StoreArgs),
+    Compress(CompressArgs),
+    Core(CoreArgs),
+    Select(SelectArgs),
+    Route(RouteArgs),
+    Experts(ExpertsArgs),
+    Pre(MhcPreArgs),
+    Post(MhcPostArgs),
+    Head(MhcHeadArgs),
+}
+
+impl Owned {
+    fn args(&self) -> Args<'_> {
+        match self {
+            Self::Store(a) => Args::Store(a),
+            Self::Compress(a) => Args::Compress(a),
+            Self::Core(a) => Args::Core(a),
+            Self::Select(a) => Args::Select(a),
+            Self::Route(a) => Args::Route(a),
+            Self::Experts(a) => Args::Experts(a),
+            Self::Pre(a) => Args::Pre(a),
+            Self::Post(a) => Args::Post(a),
+            Self::Head(a) => Args::Head(a),
+        }
+    }
+}
+
+/// A call out of a file, checked.
+struct Loaded {
+    owned: Owned,
+    /// What the arguments point to.
+    _memory: Memory,
+}
+
+/// One output of a replay.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OutputJudgement {
+    /// Name of the output.
+    pub output: String,
+    /// Distance from truth.
+    pub error: FloatError,
+    /// Error that the number formats of the op allow.
+    pub floor: f64,
+}
+
+/// Result of a replay.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Replay {
+    /// The call.
+    pub meta: Meta,
+    /// Variant that was judged.
+    pub variant: String,
+    /// Whether nothing is beyond the floor.
+    pub passed: bool,
+    /// What is wrong; empty if passed.
+    pub message: String,
+    /// Outputs that are numbers, held against truth on the same stored bytes.
+    pub outputs: Vec<OutputJudgement>,
+    /// The choice, by scores recomputed from the same stored bytes.
+    pub choice: Option<ChoiceError>,
+    /// The choice by exact scores, where keys or queries are quantised: how much the format itself costs.
+    pub exact_choice: Option<ChoiceError>,
+    /// Distance of stored entries from what an exact layout would hold, where the layout quantises.
+    pub exact: Option<FloatError>,
+    /// Whether the outputs are, bit for bit, those in the file; `None` if its variant failed or wrote another layout.
+    pub reproduces: Option<bool>,
+    /// Set if index keys had to be converted to the variant's layout.
+    pub converted: Option<String>,
+}
+
+/// Loose bound of the error of a quantised layout against exact values.
+fn loose(id: u32) -> Option<f64> {
+    match id {
+        layout::KEY_BF16 => Some(1e-2),
+        layout::KEY_FP8_HADAMARD => Some(1e-1),
+        _ => None,
+    }
+}
+
+impl Capture {
+    /// Makes the call again with a variant and judges it. No plugin sees a call that is not as the contract says.
+    ///
+    /// # Errors
+    /// [`CaptureError::Field`], [`CaptureError::Call`] and [`CaptureError::Variant`]. A variant that fails is a result.
+    pub fn replay(&self, generation: &Arc<Generation>) -> Result<Replay, CaptureError> {
+        let loaded = self.rebuild()?;
+        let cell = self.meta.cell;
+        let serves = generation.seam == cell.seam && generation.serving(cell.op).is_some();
+        if !serves {
+            return Err(CaptureError::Variant {
+                op: format!("{}.{}", cell.seam, cell.op),
+                variant: generation.spec.to_string(),
+                seam: cell.seam.to_string(),
+            });
+        }
+        let run = Run { capture: self, generation, args: loaded.owned.args() };
+        run.judge().map_err(|why| CaptureError::Call { op: format!("{}.{}", cell.seam, cell.op), why })
+    }
+
+    /// Rebuilds the call and runs truth on it: what a file must survive before a plugin sees it.
+    #[cfg(test)]
+    pub(super) fn probe(&self) -> Result<Result<(), String>, CaptureError> {
+        let loaded = self.rebuild()?;
+        // SAFETY: the arguments and what they point to live to the end of this function.
+        let scratch = unsafe { Scratch::new(loaded.owned.args(), None) };
+        Ok(truth(&scratch, 0))
+    }
+
+    /// The arguments, checked.
+    fn rebuild(&self) -> Result<Loaded, CaptureError> {
+        let op = format!("{}.{}", self.meta.cell.seam, self.meta.cell.op);
+        let call = |why: String| CaptureError::Call { op: op.clone(), why };
+        let cell = self.meta.cell;
+        if !cell.seam.ops().contains(&cell.op) || self.meta.phase > 2 || self.meta.layer_class > 2 {
+            let Meta { phase, layer_class, .. } = self.meta;
+            return Err(call(format!("there is no such op, phase {phase} or layer class {layer_class}")));
+        }
+        let mut reader = Reader::new(&self.tensors, &self.meta.numbers);
+        let owned = build(&mut reader, cell.op)?;
+        let loaded = Loaded { owned, _memory: reader.into_memory() };
+        check(loaded.owned.args(), cell.seam == hotseam_slots::Seam::Indexer).map_err(call)?;
+        Ok(loaded)
+    }
+}
+
+/// Fills in the arguments of an op.
+fn build(reader: &mut Reader<'_>, op: Op) -> Result<Owned, CaptureError> {
+    /// Arguments before their fields are read: null pointers, no numbers.
+    fn blank<A>() -> A {
+        // SAFETY: the argument structs are plain numbers and raw pointers, for which zero bytes are a value.
+        let mut args: A = unsafe { std::mem::zeroed() };
+        // SAFETY: every argument struct begins with its size (contract).
+        unsafe { *(&raw mut args).cast::<u32>() = size_of::<A>() as u32 };
+        args
+    }
+    macro_rules! read {
+        ($variant:ident, $walk:path) => {{
+            let mut args = blank();
+            $walk(reader, &mut args)?;
+            Ok(Owned::$variant(args))
+        }};
+    }
+    match op {
+        Op::Store => read!(Store, fields::store),
+        Op::Compress => read!(Compress, fields::compress),
+        Op::Core => read!(Core, fields::core),
+        Op::Select => read!(Select, fields::select),
+        Op::Route => read!(Route, fields::route),
+        Op::Experts => read!(Experts, fields::experts),
+        Op::Pre => read!(Pre, fields::pre),
+        Op::Post => read!(Post, fields::post),
+        Op::Head => read!(Head, fields::head),
+        Op::Transport => Err(super::error::field("cell", "an op that computes", "is the transport")),
+    }
+}
+
+/// A pool with the entries of another in a layout.
+fn convert(pool: &PoolRef, id: u32) -> Result<(PoolRef, Block), String> {
+    let (slots, size) = (pool.bytes.shape[0].max(0) as usize, pool.bytes.shape[1].max(0) as usize);
+    let dim = dim(pool.layout, size)?;
+    let wanted = layouts::entry_bytes(id, dim).map_err(|e| e.message)?;
+    let mut block = Block::poisoned(slots * wanted);
+    let mut values = vec![0f32; dim];
+    for slot in 0..slots {
+        // SAFETY: the pool was built by the reader with this many bytes.
+        let bytes = unsafe {
+            std::slice::from_raw_parts(pool.bytes.data.cast::<u8>().cast_const().add(slot * size), size)
+        };
+        layouts::decode(pool.layout, bytes, &mut values).map_err(|e| e.message)?;
+        if pool.layout == layout::KEY_FP8_HADAMARD {
+            hadamard(&mut values);
+        }
+        let to = &mut block.bytes_mut()[slot * wanted..(slot + 1) * wanted];
+        layouts::encode(id, &values, to).map_err(|e| e.message)?;
+    }
+    let mut converted = *pool;
+    converted.layout = id;
+    converted.bytes.data = block.ptr().cast();
+    converted.bytes.shape[1] = wanted as i64;
+    converted.bytes.strides[0] = wanted as i64;
+    Ok((converted, block))
+}
+
+struct Run<'a> {
+    capture: &'a Capture,
+    generation: &'a Arc<Generation>,
+    args: Args<'a>,
+}
+
+impl Run<'_> {
+    fn context(&self) -> StepCtx {
+        let meta = &self.capture.meta;
+        StepCtx {
+            size: size_of::<StepCtx>() as u32,
+            phase: meta.phase,
+            layer: meta.cell.layer.unwrap_or(u32::MAX),
+            layer_class: meta.layer_class,
+            rank: 0,
+            world: 1,
+            step: 0,
+            stream: 0,
+            host: hotseam_loader::host_services(),
+        }
+    }
+
+    fn judge(&self) -> Result<Replay, String> {
+        let meta = &self.capture.meta;
+        let cell = meta.cell;
+        let serving = self.generation.serving(cell.op).ok_or("no such op")?;
+        let (capabilities, own) = (serving.instance.info().capabilities, serving.instance.info().layout);
+        let mut replay = Replay {
+            meta: meta.clone(),
+            variant: self.generation.spec.to_string(),
+            passed: false,
+            message: String::new(),
+            outputs: Vec::new(),
+            choice: None,
+            exact_choice: None,
+            exact: None,
+            reproduces: None,
+            converted: None,
+        };
+        // Keys of another layout are converted, and then are the input of the variant and of truth alike.
+        let mut changed = None;
+        let mut args = self.args;
+        let _keys: Option<Block>;
+        if let Args::Select(a) = self.args
+            && own != a.keys.layout
+        {
+            let (keys, block) = convert(&a.keys, own)?;
+            _keys = Some(block);
+            replay.converted = Some(format!("index keys from layout {} to {own}", a.keys.layout));
+            args = Args::Select(changed.insert(SelectArgs { keys, ..*a }));
+        }
+        let written = match args {
+            Args::Store(a) if a.pool.layout != own => Some(&a.pool),
+            Args::Compress(a) if a.pool.layout != own => Some(&a.pool),
+            _ => None,
+        };
+        let other = written.map(|pool| in_layout(pool, own)).transpose()?;
+        // SAFETY: the arguments and what they point to live as long as this call.
+        let (got, want) = unsafe { (Scratch::new(args, other), Scratch::new(args, other)) };
+        if let Err(error) = self.generation.invoke(cell, &self.context(), got.args()) {
+            replay.message = format!("it failed: {}", error.message);
+            return Ok(replay);
+        }
+        if let Some(stray) = got.stray() {
+            replay.message = format!("it wrote outside its {}: {}", stray.output, stray.place);
+            return Ok(replay);
+        }
+        truth(&want, capabilities)?;
+        let judged = judge(cell, &got, &want, capabilities, meta.call)?;
+        replay.message = judged.alarm(None).unwrap_or_default();
+        replay.reproduces = self.reproduces(&got);
+        self.exactly(&mut replay, args, &got)?;
+        replay.passed = replay.message.is_empty();
+        let Judged { outputs, choice } = judged;
+        replay.choice = choice;
+        replay.outputs = outputs
+            .into_iter()
+            .map(|(name, error, tolerance)| OutputJudgement {
+                output: name.to_owned(),
+                error,
+                floor: tolerance.rms,
+            })
+            .collect();
+        Ok(replay)
+    }
+
+    /// Whether the outputs are those in the file.
+    fn reproduces(&self, got: &Scratch) -> Option<bool> {
+        let mut same = true;
+        for (place, bytes) in got.places().iter().zip(got.outputs()) {
+            let stored = self.capture.tensor(&format!("{}{}", super::OUTPUT, place.name))?;
+            if stored.bytes.len() != bytes.len() {
+                return None;
+            }
+            same &= stored.bytes == bytes;
+        }
+        Some(same)
+    }
+
+    /// The loose half of the judgement of a quantised layout: against exact values.
+    fn exactly(&self, replay: &mut Replay, args: Args<'_>, got: &Scratch) -> Result<(), String> {
+        let cell = self.capture.meta.cell;
+        match args {
+            Args::Select(a) => {
+                let Some(bound) = loose(a.keys.layout) else { return Ok(()) };
+                // Exact as far as the stored keys are: no rounding of queries, none of products.
+                let (Args::Select(file), id) = (self.args, layout::KEY_F32) else { return Ok(()) };
+                let (keys, _block) = convert(&file.keys, id)?;
+                let Args::Select(chosen) = got.args() else { return Ok(()) };
+                let exact = SelectArgs { keys, ids: chosen.ids, ..*a };
+                let choice = crate::compare::judge::exact_choice(&exact, self.capture.meta.call, bound)?;
+                if choice.gap > crate::compare::GAP_FLOORS && replay.message.is_empty() {
+                    let (gap, overlap) = (choice.gap, choice.overlap() * 100.0);
+                    replay.message = format!(
+                        "by exact scores the choice is {gap:.1} floors of its format below the best ({overlap:.1} % of the best chosen)"
+                    );
+                }
+                replay.exact_choice = Some(choice);
+            }
+            Args::Compress(a) => {
+                let Args::Compress(of) = got.args() else { return Ok(()) };
+                let Some(bound) = loose(of.pool.layout) else { return Ok(()) };
+                let plain = in_layout(&a.pool, layout::KEY_F32)?;
+                // SAFETY: as in `judge`.
+                let want = unsafe { Scratch::new(args, Some(plain)) };
+                truth(&want, 0)?;
+                let judged = judge(cell, got, &want, 0, self.capture.meta.call)?;
+                let error = judged.outputs.into_iter().find(|(name, ..)| *name == "pool").map(|(_, e, _)| e);
+                if let Some(error) = error.as_ref().filter(|e| e.rms > bound && replay.message.is_empty()) {
+                    replay.message = format!(
+                        "entries are off by {:.1e} (rms) from exact ones, more than {bound:.0e}",
+                        error.rms
+                    );
+                }
+                replay.exact = error;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn in_layout(pool: &PoolRef, id: u32) -> Result<PoolLayout, String> {
+    let dim = dim(pool.layout, pool.bytes.shape[1].max(0) as usize)?;
+    Ok(PoolLayout { id, entry_bytes: layouts::entry_bytes(id, dim).map_err(|e| e.message)? })
+}
+
+impl fmt::Display for Replay {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let meta = &self.meta;
+        let verdict = if self.passed { "passed" } else { "FAILED" };
+        let cell: CellId = meta.cell;
+        let phase = cell.phase.map_or("", Phase::name);
+        writeln!(
+            out,
+            "{} {verdict} on {cell} (call {}, {} rows, {phase})",
+            self.variant, meta.call, meta.rows
+        )?;
+        if !self.message.is_empty() {
+            writeln!(out, "  {}", self.message)?;
+        }
+        for o in &self.outputs {
+            let at = o.error.at.as_ref().map_or(String::new(), |at| format!(" at {}", at.coordinate));
+            writeln!(
+                out,
+                "  {:<8} rms {:.1e} of {:.0e} allowed; worst row {:.1e}; max {:.1e}{at}",
+                o.output, o.error.rms, o.floor, o.error.row, o.error.max_abs
+            )?;
+        }
+        for (name, choice) in [("choice", &self.choice), ("by exact scores", &self.exact_choice)] {
+            let Some(c) = choice else { continue };
+            write!(out, "  {name}: {:.2} % of the best", c.overlap() * 100.0)?;
+            if c.flipped_rows > 0 {
+                write!(out, "; {} of {} rows differ, gap {:.2} floors", c.flipped_rows, c.rows, c.gap)?;
+            }
+            if let Some(rank) = c.best_lost {
+                write!(out, ", best lost rank {}", rank + 1)?;
+            }
+            writeln!(out)?;
+        }
+        if let Some(e) = &self.exact {
+            writeln!(out, "  entries against exact ones: rms {:.1e}", e.rms)?;
+        }
+        if let Some(what) = &self.converted {
+            writeln!(out, "  converted for this variant: {what}")?;
+        }
+        match self.reproduces {
+            Some(true) => {
+                writeln!(out, "  the outputs are those in the file, bit for bit ({})", meta.variant)
+            }
+            Some(false) => {
+                writeln!(out, "  the outputs are not those in the file, which {} wrote", meta.variant)
+            }
+            None => Ok(()),
+        }
+    }
+}
