@@ -15,7 +15,7 @@ pub enum TargetError {
         what: String,
         /// Why.
         #[source]
-        source: Box<hotseam_slots::SlotsError>,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The oracle could not be asked.
     #[error("the oracle failed on {what}: {message}")]
@@ -24,5 +24,13 @@ pub enum TargetError {
         what: String,
         /// Why.
         message: String,
+    },
+    /// A run did not end in its time. A search reports it as a bad run with the signature [`HANG`](crate::HANG).
+    #[error("{what} did not end in {seconds:.0} s")]
+    Hang {
+        /// Which arm.
+        what: String,
+        /// The time it was given.
+        seconds: f64,
     },
 }

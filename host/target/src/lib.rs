@@ -2,17 +2,26 @@
 //!
 //! A [`Target`] knows the two ends of a bisection, the [`Plan`] of changes between them, and how to judge an [`Arm`]:
 //! the good end plus some of those changes. The search itself (`hotseam-bisect`) knows nothing of engines or plugins.
-//! [`InProcess`] is the target that owns an engine.
+//! [`InProcess`] is the target that owns an engine, [`Endpoints`] one that is a running instance.
 
+mod command;
+mod endpoints;
 mod error;
 mod in_process;
+mod judge;
 mod outcome;
 mod plan;
+mod planning;
+mod progress;
+pub mod simulated;
 
+pub use command::Places;
+pub use endpoints::{Cleaner, Endpoints, EndpointsSetup};
 pub use error::TargetError;
-pub use in_process::{InProcess, Progress, Setup};
-pub use outcome::{Conformance, Outcome, Verdict};
+pub use in_process::{Expose, Exposed, InProcess, Setup};
+pub use outcome::{Axis, Conformance, Counts, Evidence, HANG, Noise, Outcome, Probe, Suspicion, Verdict};
 pub use plan::{Arm, Atom, Change, Class, Delta, Plan, Span};
+pub use progress::Progress;
 
 /// Something whose changes can be switched on and off, and measured.
 pub trait Target {
@@ -43,4 +52,52 @@ pub trait Target {
 
     /// One line that names the oracle and its bar.
     fn oracle(&self) -> String;
+
+    /// Whether outcomes are verdicts or draws.
+    fn noise(&self) -> Noise {
+        Noise::Exact
+    }
+
+    /// Starts a new launch, such as a fresh engine or server, and returns its id. Targets that have only one launch
+    /// return 0.
+    ///
+    /// # Errors
+    /// [`TargetError::Setup`] if it does not come up.
+    fn relaunch(&mut self) -> Result<u64, TargetError> {
+        Ok(0)
+    }
+
+    /// Measures several arms, at the same time if the target can. One answer an arm, in order.
+    fn measure_many(&mut self, arms: &[Arm]) -> Vec<Result<Outcome, TargetError>> {
+        arms.iter().map(|arm| self.measure(arm)).collect()
+    }
+
+    /// Cheap evidence about the changes, at most a few lines each. Asked once, after both ends reproduced.
+    ///
+    /// # Errors
+    /// [`TargetError`] if the evidence cannot be taken.
+    fn suspicions(&mut self) -> Result<Vec<Suspicion>, TargetError> {
+        Ok(Vec::new())
+    }
+
+    /// The settings that can be changed without a patch.
+    fn axes(&self) -> Vec<Axis> {
+        Vec::new()
+    }
+
+    /// Runs the oracle on `arm` with some axes set to other values. What holds for [`Target::measure`] holds here.
+    ///
+    /// # Errors
+    /// [`TargetError::Setup`] if the target has no such axis or value.
+    fn measure_axes(&mut self, settings: &[(String, String)], arm: &Arm) -> Result<Outcome, TargetError> {
+        let _ = arm;
+        let names: Vec<&str> = settings.iter().map(|(name, _)| name.as_str()).collect();
+        Err(TargetError::Setup(format!("this target has no axes to change; asked for {}", names.join(", "))))
+    }
+
+    /// What a recorded answer depends on besides the arm: configuration, oracle, model, plugins. Answers of targets
+    /// with different identities are never mixed.
+    fn identity(&self) -> String {
+        self.oracle()
+    }
 }

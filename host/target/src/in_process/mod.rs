@@ -2,74 +2,66 @@
 //!
 //! An arm is a temporary assignment next to the live one: the good rules, then one rule for each set of cells that the
 //! arm's changes touch. The engine keeps prefill states by the digest of the prefill cells, so arms that differ only
-//! in decode share one prefill.
+//! in decode share one prefill. An axis that is changed gets an engine of its own over the same model.
 
-mod arms;
-mod couple;
-mod delta;
-mod judge;
-mod planner;
+mod axes;
+mod evidence;
+mod identity;
+mod launch;
+mod local;
+mod setup;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
-use std::sync::Arc;
 
 use hotseam_config::Oracle;
 use hotseam_encoding::Tokenizer;
-use hotseam_engine::Engine;
 use hotseam_evidence::conform::{self, CheckLevel};
+use hotseam_evidence::divergence::Passage;
 use hotseam_evidence::haystack::Haystack;
-use hotseam_slots::{Rule, Slots, SlotsError, Snapshot};
+use hotseam_slots::Rule;
 
-use crate::{Arm, Conformance, Outcome, Plan, Target, TargetError};
-use judge::Judge;
-use planner::{Planned, plan};
+use crate::judge::{self, Judge, Material};
+use crate::planning::{self, Planned, Site};
+use crate::{Arm, Axis, Conformance, Noise, Outcome, Plan, Progress, Suspicion, Target, TargetError};
+use axes::Setting;
+use launch::Launch;
+use local::Local;
+pub use setup::{Expose, Exposed, Setup};
 
-/// Assignments under which the ends are resolved once.
+/// Assignments under which the ends are resolved, for the plan and for evidence.
 const GOOD: &str = "bisect-good";
 const BAD: &str = "bisect-bad";
-/// Assignment under which arms run.
+/// Assignment under which arms run; arms that run side by side have a number behind it.
 const ARM: &str = "bisect-arm";
-
-/// Probes done and all probes of the run in progress.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
-    /// Finished.
-    pub done: usize,
-    /// All.
-    pub total: usize,
-}
-
-/// What an [`InProcess`] target is made of.
-pub struct Setup {
-    /// A running engine that serves nobody else.
-    pub engine: Engine,
-    /// Tokenizer of its model.
-    pub tokenizer: Tokenizer,
-    /// Name and rules of the good end.
-    pub good: (String, Vec<Rule>),
-    /// Name and rules of the bad end.
-    pub bad: (String, Vec<Rule>),
-    /// What tells them apart.
-    pub oracle: Oracle,
-    /// Held-out text.
-    pub haystack: Vec<PathBuf>,
-    /// Seed of the needles.
-    pub seed: u64,
-    /// Called as a run proceeds.
-    pub progress: Box<dyn FnMut(Progress)>,
-}
 
 /// A target that owns an engine.
 pub struct InProcess {
-    engine: Engine,
     tokenizer: Tokenizer,
     good: Vec<Rule>,
+    bad: Vec<Rule>,
+    oracle: Oracle,
+    haystack: Haystack,
+    seed: u64,
+    model: String,
+    identity: String,
+    axes: Vec<Axis>,
     planned: Planned,
     judge: Judge,
     progress: Box<dyn FnMut(Progress)>,
+    expose: Option<Expose>,
+    launch: Launch,
+    /// The engine of the last changed axes, with its own bar.
+    other: Option<Other>,
     digests: HashMap<Arm, String>,
     not_run: Arm,
+}
+
+/// An engine with other settings, and a judge whose bar its good end sets.
+struct Other {
+    settings: Vec<(String, String)>,
+    setting: Setting,
+    launch: Launch,
+    judge: Judge,
 }
 
 impl InProcess {
@@ -78,43 +70,89 @@ impl InProcess {
     /// # Errors
     /// [`TargetError::Arm`] if an end is refused, [`TargetError::Setup`] if the oracle cannot be prepared.
     pub fn new(setup: Setup) -> Result<Self, TargetError> {
-        let Setup { engine, tokenizer, good, bad, oracle, haystack, seed, progress } = setup;
-        let slots = engine.slots().clone();
+        let Setup { engine, tokenizer, good, bad, oracle, haystack: files, seed, progress, expose } = setup;
+        let site = Local(engine.slots());
         let resolve = |name: &str, (end, rules): &(String, Vec<Rule>)| {
-            define(&slots, name, rules.clone())
-                .map_err(|source| TargetError::Arm { what: format!("`{end}`"), source: Box::new(source) })
+            site.define(name, rules).map_err(|source| TargetError::Arm { what: format!("`{end}`"), source })
         };
         let good_end = resolve(GOOD, &good)?;
         let bad_end = resolve(BAD, &bad)?;
-        let planned = plan(&slots, (&good.0, &good.1, &good_end), (&bad.0, &bad_end))?;
-        slots.remove(GOOD);
-        slots.remove(BAD);
-        let text = Haystack::read(&tokenizer, &haystack).map_err(setup_error)?;
-        let judge = Judge::new(&oracle, &tokenizer, &text, seed).map_err(setup_error)?;
-        let good = good.1;
-        let (digests, not_run) = (HashMap::new(), Arm::new());
-        Ok(Self { engine, tokenizer, good, planned, judge, progress, digests, not_run })
+        let planned = planning::plan(&site, (&good.0, &good.1, &good_end), (&bad.0, &bad_end))?;
+        site.remove(GOOD);
+        site.remove(BAD);
+        let haystack = Haystack::read(&tokenizer, &files).map_err(setup_error)?;
+        let model = identity::model(engine.model());
+        let material = Material { tokenizer: &tokenizer, haystack: &haystack, seed, model: &model };
+        let judge = Judge::new(&oracle, &material).map_err(setup_error)?;
+        let sizes = engine.config().clone();
+        let axes = axes::axes(&site, &sizes, &engine.model().config, &good_end);
+        let ends = [good_end.digest.as_str(), bad_end.digest.as_str()];
+        let identity = identity::target(&model, &sizes, &oracle, (&files, seed), ends);
+        let launch = Launch::of(engine, 0, &tokenizer, expose.as_ref())?;
+        Ok(Self {
+            tokenizer,
+            good: good.1,
+            bad: bad.1,
+            oracle,
+            haystack,
+            seed,
+            model,
+            identity,
+            axes,
+            planned,
+            judge,
+            progress,
+            expose,
+            launch,
+            other: None,
+            digests: HashMap::new(),
+            not_run: Arm::new(),
+        })
     }
 
-    fn slots(&self) -> &Arc<Slots> {
-        self.engine.slots()
+    fn rules(&self, arm: &Arm) -> Result<Vec<Rule>, TargetError> {
+        let what = || self.planned.describe(arm);
+        self.planned.rules(&self.good, arm).map_err(|source| TargetError::Arm { what: what(), source })
     }
 
-    /// The snapshot of an arm, with fresh receipts, under the name of arms.
-    fn arm(&self, arm: &Arm) -> Result<Arc<Snapshot>, TargetError> {
-        let mut rules = self.good.clone();
-        rules.extend(arms::rules(&self.planned, arm));
-        define(self.slots(), ARM, rules)
-            .map_err(|source| TargetError::Arm { what: self.describe(arm), source: Box::new(source) })
+    /// Defines an arm under `name` and returns its digest.
+    fn define(&self, name: &str, arm: &Arm) -> Result<String, TargetError> {
+        let rules = self.rules(arm)?;
+        let what = || self.planned.describe(arm);
+        let resolved = Local(self.launch.slots()).define(name, &rules);
+        Ok(resolved.map_err(|source| TargetError::Arm { what: what(), source })?.digest)
     }
 
-    fn describe(&self, arm: &Arm) -> String {
-        let changes = self.planned.plan.changes.iter();
-        let on: Vec<String> = changes
-            .filter(|change| change.atoms.iter().any(|atom| arm.contains(&atom.id)))
-            .map(crate::Change::title)
-            .collect();
-        if on.is_empty() { "the good end".to_owned() } else { format!("the arm [{}]", on.join("; ")) }
+    /// Notes which cells of the bad end were called.
+    fn note_receipts(&mut self, name: &str, arm: &Arm, outcome: &Outcome) {
+        // A run that broke off says nothing about the cells behind the fault.
+        let whole = !judge::broke_off(outcome);
+        if !whole || *arm != self.planned.plan.all() {
+            return;
+        }
+        if let Some(snapshot) = self.launch.slots().snapshot(name) {
+            self.not_run = self.planned.not_run(&local::calls(&snapshot));
+        }
+    }
+
+    /// Makes the engine of `settings` the other one, unless it is.
+    fn other(&mut self, settings: &[(String, String)]) -> Result<(), TargetError> {
+        if self.other.as_ref().is_some_and(|other| other.settings == settings) {
+            return Ok(());
+        }
+        // Two at a time hold two pools.
+        self.other = None;
+        let setting = axes::apply(settings, self.launch.sizes())?;
+        let launch = self.launch.with(&setting.sizes, &self.tokenizer, self.expose.as_ref())?;
+        let material = Material {
+            tokenizer: &self.tokenizer,
+            haystack: &self.haystack,
+            seed: self.seed,
+            model: &self.model,
+        };
+        let judge = Judge::new(&self.oracle, &material).map_err(setup_error)?;
+        self.other = Some(Other { settings: settings.to_vec(), setting, launch, judge });
+        Ok(())
     }
 }
 
@@ -127,24 +165,60 @@ impl Target for InProcess {
         if let Some(digest) = self.digests.get(arm) {
             return Ok(digest.clone());
         }
-        let digest = self.arm(arm)?.digest().to_string();
+        let digest = self.define(ARM, arm)?;
         self.digests.insert(arm.clone(), digest.clone());
         Ok(digest)
     }
 
     fn measure(&mut self, arm: &Arm) -> Result<Outcome, TargetError> {
-        let snapshot = self.arm(arm)?;
-        let baseline = arm.is_empty();
-        let outcome =
-            self.judge.measure(&self.engine, &self.tokenizer, ARM, baseline, &mut *self.progress).map_err(
-                |error| TargetError::Oracle { what: self.describe(arm), message: error.to_string() },
-            )?;
-        // A run that broke off says nothing about the cells behind the fault.
-        let whole = !outcome.signature.starts_with(judge::ERROR);
-        if whole && *arm == self.planned.plan.all() {
-            self.not_run = self.planned.not_run(&snapshot);
-        }
+        let rules = self.rules(arm)?;
+        let digest = self.define(ARM, arm)?;
+        let fresh = self.launch.fresh(ARM, &rules);
+        let subject = self.launch.subject(ARM, &digest, &self.tokenizer, &fresh);
+        let found = match arm.is_empty() {
+            true => self.judge.base(&subject, &mut *self.progress),
+            false => self.judge.arm(&subject, &mut *self.progress),
+        };
+        let outcome = self.launch.stamp(found).map_err(|error| error.of(self.planned.describe(arm)))?;
+        self.note_receipts(ARM, arm, &outcome);
         Ok(outcome)
+    }
+
+    fn measure_many(&mut self, arms: &[Arm]) -> Vec<Result<Outcome, TargetError>> {
+        // The good end sets the bar, so it is not judged beside others.
+        if arms.len() < 2 || !self.judge.is_based() || arms.iter().any(Arm::is_empty) {
+            return arms.iter().map(|arm| self.measure(arm)).collect();
+        }
+        let name = |number: usize| format!("{ARM}-{number}");
+        let side = launch::Side {
+            launch: &self.launch,
+            judge: &self.judge,
+            tokenizer: &self.tokenizer,
+            planned: &self.planned,
+            good: &self.good,
+        };
+        let outcomes: Vec<Result<Outcome, TargetError>> = std::thread::scope(|scope| {
+            let running: Vec<_> = arms
+                .iter()
+                .enumerate()
+                .map(|(number, arm)| (number, arm, &side))
+                .map(|(number, arm, side)| scope.spawn(move || side.measure(&name(number), arm)))
+                .collect();
+            let ended = running.into_iter().zip(arms).map(|(thread, arm)| {
+                thread.join().unwrap_or_else(|_| {
+                    let what = self.planned.describe(arm);
+                    Err(TargetError::Oracle { what, message: "the measurement panicked".to_owned() })
+                })
+            });
+            ended.collect()
+        });
+        for (number, (arm, outcome)) in arms.iter().zip(&outcomes).enumerate() {
+            if let Ok(outcome) = outcome {
+                self.note_receipts(&name(number), arm, outcome);
+            }
+            self.launch.slots().remove(&name(number));
+        }
+        outcomes
     }
 
     fn not_run(&self) -> Arm {
@@ -157,8 +231,8 @@ impl Target for InProcess {
         let spec = variant.parse().map_err(|error: hotseam_slots::VariantError| {
             TargetError::Setup(format!("planned variant cannot be read back: {error}"))
         })?;
-        let generation = self.slots().registry().generation(&spec).map_err(failed)?;
-        let report = conform::check(&generation, CheckLevel::Full);
+        let generation = self.launch.slots().registry().generation(&spec).map_err(failed)?;
+        let report = conform::check(&generation, CheckLevel::Full).map_err(|e| failed(e.into()))?;
         let failures: Vec<_> = report.failures().collect();
         let detail = match failures.first() {
             None => format!("{} cases", report.cases.len()),
@@ -170,12 +244,77 @@ impl Target for InProcess {
     fn oracle(&self) -> String {
         self.judge.describe()
     }
-}
 
-/// Defines an assignment anew, with receipts at zero and whatever layouts its rules have.
-fn define(slots: &Slots, name: &str, rules: Vec<Rule>) -> Result<Arc<Snapshot>, SlotsError> {
-    slots.remove(name);
-    slots.define(name, rules)
+    fn noise(&self) -> Noise {
+        self.judge.noise()
+    }
+
+    fn relaunch(&mut self) -> Result<u64, TargetError> {
+        let sizes = self.launch.sizes().clone();
+        self.launch = self.launch.with(&sizes, &self.tokenizer, self.expose.as_ref())?;
+        Ok(self.launch.id())
+    }
+
+    fn suspicions(&mut self) -> Result<Vec<Suspicion>, TargetError> {
+        let failed = |error: hotseam_evidence::EvidenceError| TargetError::Oracle {
+            what: "the ends side by side".to_owned(),
+            message: error.to_string(),
+        };
+        let engine = self.launch.engine();
+        let tokens = evidence::tokens(engine);
+        let passage =
+            Passage::new(&self.tokenizer, &self.haystack, tokens, evidence::DECODE).map_err(failed)?;
+        let site = Local(self.launch.slots());
+        for (name, rules) in [(GOOD, &self.good), (BAD, &self.bad)] {
+            site.define(name, rules)
+                .map_err(|source| TargetError::Arm { what: format!("`{name}`"), source })?;
+        }
+        let changes = (0..self.planned.plan.changes.len()).map(|change| self.planned.cells(change));
+        let found = evidence::suspicions(engine, GOOD, BAD, &passage, &changes.collect::<Vec<_>>());
+        site.remove(GOOD);
+        site.remove(BAD);
+        found.map_err(failed)
+    }
+
+    fn axes(&self) -> Vec<Axis> {
+        self.axes.clone()
+    }
+
+    fn measure_axes(&mut self, settings: &[(String, String)], arm: &Arm) -> Result<Outcome, TargetError> {
+        self.other(settings)?;
+        let words: Vec<String> = settings.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        let what = format!("{} with {}", self.planned.describe(arm), words.join(", "));
+        let mut arms = vec![Arm::new()];
+        let Some(Other { setting, launch, judge, .. }) = &mut self.other else {
+            return Err(TargetError::Setup("the engine of the axes is gone".to_owned()));
+        };
+        // An arm is held against the good end under the same settings.
+        if judge.is_based() && !arm.is_empty() {
+            arms.clear();
+        }
+        if !arm.is_empty() {
+            arms.push(arm.clone());
+        }
+        let mut last = None;
+        for arm in arms {
+            let refused = |source| TargetError::Arm { what: what.clone(), source };
+            let rules = self.planned.rules(&self.good, &arm).map_err(refused)?;
+            let rules = axes::with_keys(rules, setting.keys.as_ref())?;
+            let digest = Local(launch.slots()).define(ARM, &rules).map_err(refused)?.digest;
+            let fresh = launch.fresh(ARM, &rules);
+            let subject = launch.subject(ARM, &digest, &self.tokenizer, &fresh);
+            let found = match arm.is_empty() {
+                true => judge.base(&subject, &mut *self.progress),
+                false => judge.arm(&subject, &mut *self.progress),
+            };
+            last = Some(launch.stamp(found).map_err(|error| error.of(what.clone()))?);
+        }
+        last.ok_or_else(|| TargetError::Setup("nothing was measured".to_owned()))
+    }
+
+    fn identity(&self) -> String {
+        self.identity.clone()
+    }
 }
 
 fn setup_error(error: hotseam_evidence::EvidenceError) -> TargetError {

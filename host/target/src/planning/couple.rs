@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use hotseam_slots::{Class as SlotsClass, Layout, Phase, Registry, Seam, SlotsError};
+use hotseam_slots::{Class as SlotsClass, Phase, Seam};
 
 use super::delta::CellDiff;
+use super::site::{Refused, Site};
 use crate::{Class, Delta, Span};
 
 /// Items that flip together.
@@ -24,11 +25,7 @@ pub(super) struct Group {
 
 /// The groups of `diffs`, in the order of seams, phases, classes and layers. Seams in `whole` are coupled over both
 /// phases whether or not a layout changes.
-pub(super) fn groups(
-    diffs: &[CellDiff],
-    registry: &Registry,
-    whole: &[Seam],
-) -> Result<Vec<Group>, SlotsError> {
+pub(super) fn groups(diffs: &[CellDiff], site: &dyn Site, whole: &[Seam]) -> Result<Vec<Group>, Refused> {
     let mut plain: BTreeMap<(Seam, Span, Option<usize>, Delta), Group> = BTreeMap::new();
     let mut coupled: BTreeMap<(Seam, Option<usize>), Group> = BTreeMap::new();
     for (number, diff) in diffs.iter().enumerate() {
@@ -37,7 +34,7 @@ pub(super) fn groups(
         let class = class(diff.cell.class);
         for item in 0..diff.items.len() {
             let delta = diff.delta(item);
-            let group = if whole.contains(&id.seam) || alters_layout(diff, item, registry)? {
+            let group = if whole.contains(&id.seam) || alters_layout(diff, item, site)? {
                 let span = if id.seam == Seam::KvTransport { Span::Handoff } else { Span::Both };
                 let new = Group { seam: id.seam, span, class, layer, delta: delta.clone(), members: vec![] };
                 coupled.entry((id.seam, layer)).or_insert(new)
@@ -59,14 +56,14 @@ pub(super) fn groups(
 }
 
 /// Whether switching the item changes the layout of the cell's pool.
-fn alters_layout(diff: &CellDiff, item: usize, registry: &Registry) -> Result<bool, SlotsError> {
+fn alters_layout(diff: &CellDiff, item: usize, site: &dyn Site) -> Result<bool, Refused> {
     if !matches!(diff.cell.id.seam, Seam::Attention | Seam::Indexer) {
         return Ok(false);
     }
     let required = diff.required(item);
-    let before = registry.generation(&diff.spec(|other| Some(other) == required))?;
-    let after = registry.generation(&diff.spec(|other| other == item || Some(other) == required))?;
-    Ok(Layout::of(&before) != Layout::of(&after))
+    let before = site.layout(&diff.spec(|other| Some(other) == required))?;
+    let after = site.layout(&diff.spec(|other| other == item || Some(other) == required))?;
+    Ok(before != after)
 }
 
 /// One delta for a group whose members differ: both named.

@@ -1,18 +1,17 @@
 //! What differs in one cell: the variant, and the options that can be told apart from it.
 
-use std::sync::Arc;
-
-use hotseam_slots::{Cell, Generation, VariantSpec};
+use hotseam_slots::{Cell, VariantSpec};
 use serde_json::{Map, Value};
 
+use super::site::{End, Refused, Site};
 use crate::Delta;
 
 /// A cell that runs other code or options at the two ends.
 #[derive(Debug, Clone)]
 pub(super) struct CellDiff {
     pub(super) cell: Cell,
-    pub(super) good: Arc<Generation>,
-    pub(super) bad: Arc<Generation>,
+    pub(super) good: End,
+    pub(super) bad: End,
     /// What differs; the first is the variant, if it does.
     pub(super) items: Vec<Item>,
 }
@@ -36,16 +35,21 @@ impl CellDiff {
     /// Splits the difference of a cell. An option is an item of its own if both variants have it and the bad one
     /// accepts the good value, or if it is a switch that only the bad one has and that is on; all others belong to the variant.
     /// With `whole` nothing is split.
-    pub(super) fn new(cell: Cell, good: Arc<Generation>, bad: Arc<Generation>, whole: bool) -> Self {
-        let same_plugin = good.instance.plugin().sha256() == bad.instance.plugin().sha256();
+    pub(super) fn new(
+        site: &dyn Site,
+        cell: Cell,
+        good: End,
+        bad: End,
+        whole: bool,
+    ) -> Result<Self, Refused> {
         let mut items = Vec::new();
-        if !same_plugin || whole {
+        if good.plugin != bad.plugin || whole {
             items.push(Item::Variant);
         }
         if !whole {
-            items.extend(options(&good, &bad));
+            items.extend(options(site, &good, &bad)?);
         }
-        Self { cell, good, bad, items }
+        Ok(Self { cell, good, bad, items })
     }
 
     /// The variant that runs with the items of these numbers switched to the bad side.
@@ -55,20 +59,19 @@ impl CellDiff {
             Some(Item::Variant) => on(0),
             _ => true,
         };
-        if whole {
-            let end = if has_variant { &self.bad } else { &self.good };
-            return VariantSpec::new(end.spec.name.clone(), end.instance.options().clone());
-        }
         let base = if has_variant { &self.bad } else { &self.good };
-        let mut options = base.instance.options().clone();
+        if whole {
+            return base.spec.clone();
+        }
+        let mut spec = base.spec.clone();
         for (index, item) in self.items.iter().enumerate() {
             let Item::Option { name, from, to, needs_variant } = item else { continue };
             if has_variant || !needs_variant {
                 let value = if on(index) { to } else { from };
-                options.insert(name.clone(), value.clone());
+                spec = spec.with_option(name, Some(value.clone()));
             }
         }
-        VariantSpec::new(base.spec.name.clone(), options)
+        spec
     }
 
     /// The delta of an item, for people. Equal deltas of several cells are one change.
@@ -86,7 +89,7 @@ impl CellDiff {
                         Item::Variant => None,
                     })
                     .collect();
-                let all = self.bad.instance.options();
+                let all = self.bad.spec.options();
                 let own: Map<String, Value> =
                     all.iter().filter(|(name, _)| !split.contains(name)).map(clone).collect();
                 let mut from = self.good.spec.name.clone();
@@ -106,18 +109,16 @@ impl CellDiff {
     }
 }
 
-fn options(good: &Generation, bad: &Generation) -> Vec<Item> {
-    let (old, new) = (good.instance.plugin().manifest(), bad.instance.plugin().manifest());
-    let given = |name: &str, value: &Value| Map::from_iter([(name.to_owned(), value.clone())]);
+fn options(site: &dyn Site, good: &End, bad: &End) -> Result<Vec<Item>, Refused> {
     let mut items = Vec::new();
-    for (name, to) in bad.instance.options() {
-        match good.instance.options().get(name) {
-            Some(from) if from == to || new.canonical(&given(name, from)).is_err() => {}
+    for (name, to) in bad.spec.options() {
+        match good.spec.options().get(name) {
+            Some(from) if from == to || !site.accepts(&bad.spec.name, name, from)? => {}
             Some(from) => items.push(Item::Option {
                 name: name.clone(),
                 from: from.clone(),
                 to: to.clone(),
-                needs_variant: old.canonical(&given(name, to)).is_err(),
+                needs_variant: !site.accepts(&good.spec.name, name, to)?,
             }),
             // A switch that the good variant does not have counts as off there.
             None if *to == Value::Bool(true) => {
@@ -127,7 +128,7 @@ fn options(good: &Generation, bad: &Generation) -> Vec<Item> {
             None => {}
         }
     }
-    items
+    Ok(items)
 }
 
 fn plain(value: &Value) -> String {
@@ -138,7 +139,6 @@ fn clone((name, value): (&String, &Value)) -> (String, Value) {
     (name.clone(), value.clone())
 }
 
-fn short(generation: &Generation) -> &str {
-    let sha = generation.instance.plugin().sha256();
-    sha.get(..8).unwrap_or(sha)
+fn short(end: &End) -> &str {
+    end.plugin.get(..8).unwrap_or(&end.plugin)
 }

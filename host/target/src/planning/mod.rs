@@ -1,21 +1,26 @@
-//! The plan of changes between two resolved ends.
+//! The plan of changes between two resolved ends, wherever their assignments live.
+
+mod arms;
+mod couple;
+mod delta;
+mod site;
 
 use std::collections::HashMap;
 
-use hotseam_slots::{Cell, CellId, Rule, Seam, Slots, SlotsError, Snapshot, VariantSpec};
+use hotseam_slots::{CellId, Rule, Seam};
 
-use super::couple::{Group, groups};
-use super::delta::CellDiff;
-use super::{arms, define};
 use crate::{Arm, Atom, Change, Plan, TargetError};
+use couple::{Group, groups};
+use delta::CellDiff;
+pub(crate) use site::{End, Refused, Resolved, Served, Site};
 
 /// A plan, and which items of which cells each atom switches.
 #[derive(Debug)]
-pub(super) struct Planned {
-    pub(super) plan: Plan,
-    pub(super) diffs: Vec<CellDiff>,
+pub(crate) struct Planned {
+    pub(crate) plan: Plan,
+    diffs: Vec<CellDiff>,
     /// By atom: (number of the cell difference, number of its item).
-    pub(super) members: Vec<Vec<(usize, usize)>>,
+    members: Vec<Vec<(usize, usize)>>,
 }
 
 /// Assignment under which the changes are tried out.
@@ -23,19 +28,22 @@ const TRY: &str = "bisect-try";
 
 /// Plans the changes from the good end (name, rules, snapshot) to the bad end (name, snapshot). A seam whose changes
 /// are refused one by one is not split.
-pub(super) fn plan(
-    slots: &Slots,
-    good: (&str, &[Rule], &Snapshot),
-    bad: (&str, &Snapshot),
+///
+/// # Errors
+/// [`TargetError::Arm`] if not even a whole seam can be switched, [`TargetError::Setup`] if the changes do not add up.
+pub(crate) fn plan(
+    site: &dyn Site,
+    good: (&str, &[Rule], &Resolved),
+    bad: (&str, &Resolved),
 ) -> Result<Planned, TargetError> {
     let mut whole: Vec<Seam> = Vec::new();
     let mut notes = Vec::new();
     loop {
-        let tried = attempt(slots, good, bad, &whole, &notes);
-        slots.remove(TRY);
+        let tried = attempt(site, good, bad, &whole, &notes);
+        site.remove(TRY);
         match tried {
             Ok(planned) => {
-                check_ends(&planned, slots, good.1, bad.1)?;
+                check_ends(&planned, site, good.1, bad.1)?;
                 return Ok(planned);
             }
             Err((Some(seam), error)) if !whole.contains(&seam) => {
@@ -45,7 +53,7 @@ pub(super) fn plan(
                 whole.push(seam);
             }
             Err((_, source)) => {
-                return Err(TargetError::Arm { what: "a change".to_owned(), source: Box::new(source) });
+                return Err(TargetError::Arm { what: "a change".to_owned(), source });
             }
         }
     }
@@ -53,26 +61,25 @@ pub(super) fn plan(
 
 /// Fails with the seam whose changes cannot stand alone.
 fn attempt(
-    slots: &Slots,
-    good: (&str, &[Rule], &Snapshot),
-    bad: (&str, &Snapshot),
+    site: &dyn Site,
+    good: (&str, &[Rule], &Resolved),
+    bad: (&str, &Resolved),
     whole: &[Seam],
     notes: &[String],
-) -> Result<Planned, (Option<Seam>, SlotsError)> {
-    let cells = slots.registry().geometry().cells();
-    let diffs = differences(&cells, good.2, bad.1, whole);
+) -> Result<Planned, (Option<Seam>, Refused)> {
+    let diffs = differences(site, good.2, bad.1, whole).map_err(|error| (None, error))?;
     let mut all_groups = Vec::new();
     for seam in Seam::ALL {
         // By seam, so that an error tells which one.
         let own: Vec<CellDiff> = diffs.iter().filter(|d| d.cell.id.seam == *seam).cloned().collect();
         let offset = diffs.iter().position(|d| d.cell.id.seam == *seam).unwrap_or(0);
-        let mut found = groups(&own, slots.registry(), whole).map_err(|error| (Some(*seam), error))?;
+        let mut found = groups(&own, site, whole).map_err(|error| (Some(*seam), error))?;
         found.iter_mut().flat_map(|group| &mut group.members).for_each(|member| member.0 += offset);
         all_groups.extend(found);
     }
     let unchanged = Seam::ALL
         .iter()
-        .filter(|seam| cells.iter().any(|cell| cell.id.seam == **seam))
+        .filter(|seam| good.2.cells.iter().any(|served| served.cell.id.seam == **seam))
         .filter(|seam| !diffs.iter().any(|diff| diff.cell.id.seam == **seam))
         .map(|seam| seam.name().to_owned())
         .collect();
@@ -85,24 +92,29 @@ fn attempt(
         notes: notes.to_vec(),
     };
     let mut planned = Planned { plan, diffs, members };
-    try_each(&mut planned, slots, good.1)?;
+    try_each(&mut planned, site, good.1)?;
     Ok(planned)
 }
 
 /// The cells that differ, all cells of a seam next to each other.
-fn differences(cells: &[Cell], good: &Snapshot, bad: &Snapshot, whole: &[Seam]) -> Vec<CellDiff> {
-    let new: HashMap<CellId, _> = bad.cells().map(|view| (view.cell, view.generation.clone())).collect();
+fn differences(
+    site: &dyn Site,
+    good: &Resolved,
+    bad: &Resolved,
+    whole: &[Seam],
+) -> Result<Vec<CellDiff>, Refused> {
+    let new: HashMap<CellId, &End> = bad.cells.iter().map(|served| (served.cell.id, &served.by)).collect();
     let mut diffs: Vec<CellDiff> = good
-        .cells()
-        .filter_map(|view| {
-            let bad = new.get(&view.cell).filter(|bad| bad.hash != view.generation.hash)?;
-            let cell = cells.iter().find(|cell| cell.id == view.cell)?;
-            let whole = whole.contains(&view.cell.seam);
-            Some(CellDiff::new(*cell, view.generation.clone(), bad.clone(), whole))
+        .cells
+        .iter()
+        .filter_map(|Served { cell, by }| {
+            let bad = new.get(&cell.id).filter(|bad| bad.hash != by.hash)?;
+            let whole = whole.contains(&cell.id.seam);
+            Some(CellDiff::new(site, *cell, by.clone(), (*bad).clone(), whole))
         })
-        .collect();
+        .collect::<Result<_, _>>()?;
     diffs.sort_by_key(|diff| diff.cell.id.seam);
-    diffs
+    Ok(diffs)
 }
 
 /// Groups of one seam, span, class and delta are one change; each group is one atom of it.
@@ -152,28 +164,25 @@ fn changes(groups: &[Group], diffs: &[CellDiff]) -> Vec<Change> {
 }
 
 /// Builds the good end with each change alone, and notes which variants run then.
-fn try_each(planned: &mut Planned, slots: &Slots, good: &[Rule]) -> Result<(), (Option<Seam>, SlotsError)> {
+fn try_each(planned: &mut Planned, site: &dyn Site, good: &[Rule]) -> Result<(), (Option<Seam>, Refused)> {
     for index in 0..planned.plan.changes.len() {
         let atoms: Arm = planned.plan.changes[index].atoms.iter().map(|atom| atom.id).collect();
         let seam = planned.members[planned.plan.changes[index].atoms[0].id]
             .first()
             .map(|(diff, _)| planned.diffs[*diff].cell.id.seam);
         let arm = planned.plan.with_required(&atoms);
-        let mut rules = good.to_vec();
-        rules.extend(arms::rules(planned, &arm));
-        let snapshot = define(slots, TRY, rules).map_err(|error| (seam, error))?;
+        let rules = planned.rules(good, &arm).map_err(|error| (seam, error))?;
+        let tried = site.define(TRY, &rules).map_err(|error| (seam, error))?;
         let touched: Vec<CellId> = atoms
             .iter()
             .flat_map(|atom| &planned.members[*atom])
             .map(|(diff, _)| planned.diffs[*diff].cell.id)
             .collect();
-        let mut variants: Vec<String> = snapshot
-            .cells()
-            .filter(|view| touched.contains(&view.cell))
-            .map(|view| {
-                let options = view.generation.instance.options().clone();
-                VariantSpec::new(view.generation.spec.name.clone(), options).to_string()
-            })
+        let mut variants: Vec<String> = tried
+            .cells
+            .iter()
+            .filter(|served| touched.contains(&served.cell.id))
+            .map(|served| served.by.spec.to_string())
             .collect();
         variants.sort();
         variants.dedup();
@@ -183,29 +192,61 @@ fn try_each(planned: &mut Planned, slots: &Slots, good: &[Rule]) -> Result<(), (
 }
 
 /// All changes together must be the bad end, or the search would blame what it did not run.
-fn check_ends(planned: &Planned, slots: &Slots, good: &[Rule], bad: &Snapshot) -> Result<(), TargetError> {
-    let mut rules = good.to_vec();
-    rules.extend(arms::rules(planned, &planned.plan.all()));
-    let rebuilt = define(slots, TRY, rules);
-    slots.remove(TRY);
-    let rebuilt = rebuilt
-        .map_err(|source| TargetError::Arm { what: "all changes".to_owned(), source: Box::new(source) })?;
-    if rebuilt.digest() == bad.digest() {
+fn check_ends(planned: &Planned, site: &dyn Site, good: &[Rule], bad: &Resolved) -> Result<(), TargetError> {
+    let refused = |source| TargetError::Arm { what: "all changes".to_owned(), source };
+    let rules = planned.rules(good, &planned.plan.all()).map_err(refused)?;
+    let rebuilt = site.define(TRY, &rules);
+    site.remove(TRY);
+    let rebuilt = rebuilt.map_err(refused)?;
+    if rebuilt.digest == bad.digest {
         return Ok(());
     }
-    let differs = hotseam_slots::changes(bad, &rebuilt);
-    let first = differs.first().map_or(String::new(), |change| {
-        format!(": {} runs {} instead of {}", change.cell, change.to.variant, change.from.variant)
+    let pairs = bad.cells.iter().filter_map(|want| {
+        let got = rebuilt.cells.iter().find(|got| got.cell.id == want.cell.id)?;
+        (got.by.hash != want.by.hash).then_some((want, got))
     });
+    let first = pairs
+        .take(1)
+        .map(|(want, got)| format!(": {} runs {} instead of {}", want.cell.id, got.by.spec, want.by.spec));
+    let first: String = first.collect();
     Err(TargetError::Setup(format!("the planned changes do not add up to the bad end{first}")))
 }
 
 impl Planned {
-    /// The atoms none of whose cells was called in `snapshot`.
-    pub(super) fn not_run(&self, snapshot: &Snapshot) -> Arm {
-        let called: HashMap<CellId, u64> = snapshot.cells().map(|view| (view.cell, view.calls)).collect();
-        let calls = |diff: usize| called.get(&self.diffs[diff].cell.id).copied().unwrap_or(0);
-        let idle = |atom: &usize| self.members[*atom].iter().all(|(diff, _)| calls(*diff) == 0);
+    /// The rules of an arm: those of the good end, then those that make the arm of it.
+    ///
+    /// # Errors
+    /// A rule that cannot be made.
+    pub(crate) fn rules(&self, good: &[Rule], arm: &Arm) -> Result<Vec<Rule>, Refused> {
+        let mut rules = good.to_vec();
+        rules.extend(arms::rules(self, arm)?);
+        Ok(rules)
+    }
+
+    /// The atoms none of whose cells was called, by the calls of each cell.
+    pub(crate) fn not_run(&self, calls: &HashMap<CellId, u64>) -> Arm {
+        let called = |diff: usize| calls.get(&self.diffs[diff].cell.id).copied().unwrap_or(0);
+        let idle = |atom: &usize| self.members[*atom].iter().all(|(diff, _)| called(*diff) == 0);
         (0..self.members.len()).filter(idle).collect()
+    }
+
+    /// The cells that a change touches.
+    pub(crate) fn cells(&self, change: usize) -> Vec<CellId> {
+        let atoms = self.plan.changes.get(change).map(|change| change.atoms.as_slice()).unwrap_or_default();
+        let members = atoms.iter().flat_map(|atom| &self.members[atom.id]);
+        let mut cells: Vec<CellId> = members.map(|(diff, _)| self.diffs[*diff].cell.id).collect();
+        cells.sort_unstable();
+        cells.dedup();
+        cells
+    }
+
+    /// What an arm is, for people.
+    pub(crate) fn describe(&self, arm: &Arm) -> String {
+        let changes = self.plan.changes.iter();
+        let on: Vec<String> = changes
+            .filter(|change| change.atoms.iter().any(|atom| arm.contains(&atom.id)))
+            .map(Change::title)
+            .collect();
+        if on.is_empty() { "the good end".to_owned() } else { format!("the arm [{}]", on.join("; ")) }
     }
 }

@@ -2,11 +2,15 @@
 
 use hotseam_slots::{CellId, NumberSet, Op, Rule, Scope, Selector, VariantSpec};
 
-use super::planner::Planned;
+use super::Planned;
+use super::site::Refused;
 use crate::Arm;
 
 /// Rules to put after the good ones: one for each op, phase and variant, with the layers that use it.
-pub(super) fn rules(planned: &Planned, arm: &Arm) -> Vec<Rule> {
+///
+/// # Errors
+/// A rule that cannot be made: the arm without it would be another arm.
+pub(super) fn rules(planned: &Planned, arm: &Arm) -> Result<Vec<Rule>, Refused> {
     let mut uses: Vec<(CellId, VariantSpec, Vec<u32>)> = Vec::new();
     for (number, diff) in planned.diffs.iter().enumerate() {
         let on: Vec<usize> = arm
@@ -30,7 +34,7 @@ pub(super) fn rules(planned: &Planned, arm: &Arm) -> Vec<Rule> {
         }
     }
     uses.into_iter()
-        .filter_map(|(id, spec, layers)| Rule::new(selector(&id, layers), Some(spec)).ok())
+        .map(|(id, spec, layers)| Rule::new(selector(&id, layers), Some(spec)).map_err(Refused::from))
         .collect()
 }
 
