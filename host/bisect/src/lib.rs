@@ -5,15 +5,19 @@
 //! sufficient (the good end with it fails) and necessary (the bad end without it passes). The [`Report`] says what was
 //! found, what is exonerated and why, and what stays open.
 //!
-//! The oracle is taken to be exact: one run is one verdict. Cheap evidence (conformance) orders the search and never
-//! clears a change; only "same code", "did not run" and "passes with it" do.
+//! If the oracle is exact, one run is one verdict, and the suspects are halved. If it is noisy, a run is a number of
+//! draws: the failure rates of both ends are learnt along the way, launch by launch, beliefs about the suspects are
+//! updated after each run, and a claim is made once it has the probability that was asked for and was confirmed both
+//! ways. If the good end fails too, other settings are tried in place of a patch.
+//!
+//! Cheap evidence (conformance, suspicions) orders the search and never clears a change; only "same code", "did not
+//! run", "passes with it" and, after many draws, "improbable" do.
 
 mod event;
-mod log;
+pub mod log;
 pub mod report;
 mod search;
 
-pub use event::{Event, Observer, Trial};
-pub use log::JsonLog;
+pub use event::{Belief, Event, Observer, Posterior, Progress, Trial};
 pub use report::{Report, Word};
-pub use search::{Options, expected_runs, run};
+pub use search::{Options, Strategy, expected_runs, run};

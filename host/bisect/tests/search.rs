@@ -5,7 +5,7 @@ mod fake;
 use fake::{Builder, Fake, atoms, suspects};
 use hotseam_bisect::report::Grade;
 use hotseam_bisect::{Options, Word, expected_runs};
-use hotseam_target::{Arm, Class, Span};
+use hotseam_target::{Arm, Class, Noise, Span};
 
 const SINGLE: usize = 13;
 
@@ -280,6 +280,6 @@ fn a_culprit_that_fails_in_another_way_is_a_second_signature() {
 fn the_expectation_holds_for_a_single_culprit() {
     let changes = suspects();
     let plan = Fake::new(changes.clone(), |_| false).plan;
-    let expected = expected_runs(&plan);
+    let expected = expected_runs(&plan, Noise::Exact);
     assert!((9..=SINGLE).contains(&expected), "{expected}");
 }

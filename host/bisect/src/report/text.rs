@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use hotseam_target::Verdict;
 
 use super::tree::{Leaf, Mark, tree};
-use super::{End, Report, Word, layers};
+use super::{Culprit, End, Report, Word, advice, duration, headline, layers};
 use crate::event::Trial;
 
 /// How text is drawn.
@@ -26,6 +26,7 @@ impl Style {
         match verdict {
             Verdict::Good => self.paint("32", "good"),
             Verdict::Bad => self.paint("31;1", "BAD "),
+            Verdict::Skip => self.paint("33", "skip"),
         }
     }
 
@@ -46,55 +47,62 @@ impl Style {
     }
 }
 
-/// One line for one run.
-pub fn trial_line(trial: &Trial, left: Option<usize>, style: Style) -> String {
+/// One line for one run: what was asked, what came of it, and how the search stands then.
+pub fn trial_line(trial: &Trial, style: Style) -> String {
     let outcome = &trial.outcome;
-    let mut line = format!(
-        "#{:<2} {:<34} {} {:<18} {:>5.1} s",
-        trial.number,
-        shorten(&trial.why, 34),
-        style.verdict(outcome.verdict),
-        outcome.summary,
-        outcome.seconds,
-    );
-    if let Some(left) = left {
-        line += &style.dim(&format!("  {left} left"));
+    let result = format!("{:<16} {:>5.1} s", outcome.summary, outcome.seconds);
+    let mut stands = Vec::new();
+    if let Some(left) = trial.after.left {
+        stands.push(format!("{left} left"));
     }
-    line
+    if let Some(runs) = trial.after.runs_left {
+        stands.push(format!("~{:.0} runs", runs.max(0.0)));
+    }
+    if let Some(top) = trial.after.posterior.as_ref().and_then(|posterior| posterior.top.first()) {
+        stands.push(format!("P(top) {:.2}", top.probability));
+    }
+    let stands = if stands.is_empty() { String::new() } else { format!("  {}", stands.join(", ")) };
+    let axes: Vec<String> = trial.axes.iter().map(|(name, value)| format!(" {name}={value}")).collect();
+    let why = format!("{}{}", trial.why, axes.concat());
+    // The number, the verdict and the spaces between take 10 columns.
+    let taken = 10 + result.chars().count() + stands.chars().count();
+    let room = style.width.saturating_sub(taken).clamp(12, 40);
+    format!(
+        "#{:<2} {:<room$} {} {result}{}",
+        trial.number,
+        shorten(&why, room),
+        style.verdict(outcome.verdict),
+        style.dim(&stands)
+    )
 }
 
 /// The whole report. Runs are not listed: they were printed as they happened; see [`trial_line`].
 pub fn text(report: &Report, style: Style) -> String {
     let mut out = String::new();
     let color = match report.verdict {
-        Word::Found => "31;1",
-        Word::SameCode | Word::OracleAgrees => "32;1",
+        Word::Found | Word::SecondSignature | Word::OracleBroken => "31;1",
+        Word::SameCode | Word::OracleAgrees | Word::NoPatch => "32;1",
         _ => "33;1",
     };
+    let verdict = format!("verdict: {}", report.verdict.as_str());
     let _ = writeln!(
         out,
-        "{} after {} oracle runs (budget {})",
-        style.paint(color, report.verdict.as_str()),
+        "{}, {} oracle runs of {}, {}",
+        style.paint(color, &verdict),
         report.runs,
-        report.budget_runs
+        report.budget_runs,
+        duration(report.seconds)
     );
-    let _ = writeln!(out, "{}", style.dim(&format!("oracle  {}", report.oracle)));
+    wrap(&mut out, 0, &headline(report), style);
+    wrap(&mut out, 0, &format!("oracle {}", report.oracle), style);
     end(&mut out, "good", &report.ends.good, style);
     end(&mut out, "bad", &report.ends.bad, style);
+    rates(&mut out, report, style);
 
     for culprit in &report.culprits {
-        let at =
-            if culprit.layers.is_empty() { String::new() } else { format!("  {}", layers(&culprit.layers)) };
-        let head = format!("{}  phase {}  class {}{at}", culprit.seam, culprit.phase, culprit.class);
-        let _ = writeln!(out, "\n{} {}", style.mark(Mark::Guilty), style.bold(&head));
-        wrap(&mut out, 4, &culprit.change, style);
-        for other in &culprit.interacts_with {
-            wrap(&mut out, 4, &format!("only together with {other}"), style);
-        }
-        for line in &culprit.evidence {
-            wrap(&mut out, 4, &format!("- {line}"), style);
-        }
+        guilty(&mut out, culprit, style);
     }
+    settings(&mut out, report, style);
 
     let seams = tree(report);
     if !seams.is_empty() {
@@ -102,21 +110,9 @@ pub fn text(report: &Report, style: Style) -> String {
     }
     for (seam, leaves) in seams {
         let _ = writeln!(out, "{}", style.bold(&seam));
-        for Leaf { mark, place, delta, reason } in leaves {
-            let subject = [place, delta].into_iter().filter(|s| !s.is_empty()).collect::<Vec<_>>().join(": ");
-            let (subject, reason) = match (mark, subject.is_empty()) {
-                // What makes a culprit one stands above.
-                (Mark::Guilty, _) => (subject, None),
-                (_, true) => (reason, None),
-                (_, false) => (subject, Some(reason)),
-            };
-            // The mark takes the place of two columns of the first line's indent.
-            let mut lines = String::new();
-            wrap(&mut lines, 4, &subject, style);
-            let _ = write!(out, "  {} {}", style.mark(mark), lines.trim_start());
-            if let Some(reason) = reason {
-                wrap(&mut out, 6, &reason, style);
-            }
+        let last = leaves.len().saturating_sub(1);
+        for (index, leaf) in leaves.iter().enumerate() {
+            branch(&mut out, leaf, index == last, style);
         }
     }
 
@@ -144,43 +140,103 @@ pub fn text(report: &Report, style: Style) -> String {
     out
 }
 
-/// What to do next, for verdicts without a culprit.
-pub(super) fn advice(report: &Report) -> Option<String> {
-    let flagged = report.conformance.iter().any(|check| !check.passed);
-    Some(match report.verdict {
-        Word::Found => return None,
-        Word::SameCode => {
-            "Both ends resolve to the same code and options in every cell: nothing to test. Compare configuration \
-             instead (`hotseam config print --effective`)."
-                .to_owned()
-        }
-        Word::OracleAgrees if flagged => {
-            "The oracle cannot tell the ends apart, but conformance flags variants above: some faults leave recall \
-             whole. Try `oracle: {kind: kl}` or longer prompts."
-                .to_owned()
-        }
-        Word::OracleAgrees => {
-            "The oracle cannot tell the ends apart and every variant passes conformance. If users still see a fault, \
-             it may be no patch: try the what-if axes (`--set engine.index_topk=...`, `engine.topology`, `engine.chunk`), \
-             longer prompts, or `oracle: {kind: kl}`."
-                .to_owned()
-        }
-        Word::GoodFails => {
-            "The good end fails by itself, so no change can be blamed. Try the what-if axes: \
-             `--set engine.index_topk=...`, key dtype, `engine.topology`, `engine.chunk`. The answer may be no patch."
-                .to_owned()
-        }
-        Word::Inconclusive => {
-            "No single answer. Open changes are marked `?`; narrow the bad end to them and run again.".to_owned()
-        }
-        Word::BudgetSpent => "Runs are used up: raise `bisect.budget_runs`.".to_owned(),
-        Word::OracleBroken => "The oracle gave no verdict; see the note above.".to_owned(),
-        Word::SecondSignature => {
-            "The culprit fails in another way than the bad end: a second fault may hide behind it. Take it out of the \
-             bad end and run again."
-                .to_owned()
-        }
-    })
+fn guilty(out: &mut String, culprit: &Culprit, style: Style) {
+    let at = if culprit.layers.is_empty() { String::new() } else { format!("  {}", layers(&culprit.layers)) };
+    let head = format!("{}  phase {}  class {}{at}", culprit.seam, culprit.phase, culprit.class);
+    let _ = writeln!(out, "\n{} {}", style.mark(Mark::Guilty), style.bold(&head));
+    wrap(out, 4, &culprit.change, style);
+    for other in &culprit.interacts_with {
+        wrap(out, 4, &format!("only together with {other}"), style);
+    }
+    if !culprit.selector.is_empty() {
+        wrap(out, 4, &format!("selector {}", culprit.selector), style);
+    }
+    if let Some(phases) = &culprit.phases {
+        wrap(out, 4, &format!("written in {}, read in {}", phases.writer, phases.reader), style);
+    }
+    if let Some(probability) = culprit.probability {
+        wrap(out, 4, &format!("probability {probability:.3}"), style);
+    }
+    for line in &culprit.evidence {
+        wrap(out, 4, &format!("- {line}"), style);
+    }
+    for point in &culprit.dose {
+        let on = if point.layers.is_empty() { "no layer".to_owned() } else { layers(&point.layers) };
+        let verdict = if point.bad > 0 { Verdict::Bad } else { Verdict::Good };
+        let _ = writeln!(
+            out,
+            "    dose {:<2} {} {} failed, {on}",
+            point.layers.len(),
+            style.verdict(verdict),
+            point.counts
+        );
+    }
+}
+
+fn settings(out: &mut String, report: &Report, style: Style) {
+    if report.what_if.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\n{}", style.bold("what if: the good end with other settings"));
+    for tried in &report.what_if {
+        let names: Vec<String> =
+            tried.settings.iter().map(|s| format!("{} {} -> {}", s.name, s.from, s.to)).collect();
+        let heals = if tried.heals { style.bold("  heals") } else { String::new() };
+        let _ = writeln!(
+            out,
+            "  {:<34} {} {}{heals}  (run {})",
+            names.join(", "),
+            style.verdict(tried.outcome.verdict),
+            tried.outcome.summary,
+            tried.trial
+        );
+    }
+}
+
+fn rates(out: &mut String, report: &Report, style: Style) {
+    let Some(rates) = &report.rates else { return };
+    for (name, rate) in [("without the culprit", &rates.good), ("with it", &rates.bad)] {
+        let text = format!(
+            "rate {name}: {:.3} ({:.3} to {:.3} at 95 %), {} failed",
+            rate.mean, rate.low, rate.high, rate.counts
+        );
+        wrap(out, 0, &text, style);
+    }
+    let text = format!("Fisher's exact p {:.2e}, {} launches", rates.fisher, report.launches);
+    wrap(out, 0, &text, style);
+}
+
+/// One leaf of the tree with its evidence.
+fn branch(out: &mut String, leaf: &Leaf, last: bool, style: Style) {
+    let (fork, bar) = if last { ("└─", "  ") } else { ("├─", "│ ") };
+    let subject = [&leaf.place, &leaf.delta]
+        .into_iter()
+        .filter(|s| !s.is_empty())
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(": ");
+    let grade = leaf.grade.map_or(String::new(), |step| format!("{step:?} "));
+    let reason = format!("{grade}{}", leaf.reason);
+    let (subject, reason) = match (leaf.mark, subject.is_empty()) {
+        // What makes a culprit one stands above.
+        (Mark::Guilty, _) => (subject, None),
+        (_, true) => (reason, None),
+        (_, false) => (subject, Some(reason)),
+    };
+    let inner = Style { width: style.width.saturating_sub(5), ..style };
+    let mut text = String::new();
+    wrap(&mut text, 0, &subject, inner);
+    let mut lines = text.lines();
+    let _ = writeln!(out, "{fork} {} {}", style.mark(leaf.mark), lines.next().unwrap_or_default());
+    let mut rest: Vec<String> = lines.map(str::to_owned).collect();
+    if let Some(reason) = reason {
+        let mut text = String::new();
+        wrap(&mut text, 2, &reason, inner);
+        rest.extend(text.lines().map(|line| style.dim(line)));
+    }
+    for line in rest {
+        let _ = writeln!(out, "{bar}   {line}");
+    }
 }
 
 fn end(out: &mut String, side: &str, end: &End, style: Style) {

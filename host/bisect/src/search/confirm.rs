@@ -2,9 +2,13 @@
 
 use hotseam_target::Arm;
 
+use super::found::Found;
 use super::hunt::{Hunt, Stop};
 use super::order::{self, Suspect};
-use super::verdict::Found;
+
+/// Confidence with which, if outcomes are draws, it must be known that something fails beside a culprit before it is
+/// looked for: two culprits are rarer than one.
+pub(crate) const BESIDE: f64 = 0.995;
 
 /// What taking a culprit out did.
 pub(crate) enum Healing {
@@ -22,6 +26,11 @@ pub(crate) enum Healing {
         /// The failing rest.
         without: Arm,
     },
+    /// The rest cannot be judged.
+    Unclear {
+        /// The trial that tried.
+        trial: usize,
+    },
 }
 
 /// Takes `found` out of `failing`. If that does not heal, a fault may sit on more layers, classes or phases than are
@@ -37,19 +46,19 @@ pub(crate) fn heal(
     let test = |hunt: &mut Hunt<'_>, step: usize| {
         let rest = hunt.plan.without(failing, &steps[step].1);
         let why = format!("bad end without {}", steps[step].0);
-        hunt.test(&rest, &why, None).map(|tested| (tested, rest))
+        let confidence = [hunt.options.confidence, BESIDE];
+        hunt.test_at(&rest, &why, None, confidence).map(|tested| (tested, rest))
     };
     let (first, rest) = test(hunt, 0)?;
-    if !first.bad {
+    if first.good() {
         return Ok(Healing::Healed { trial: first.trial, atoms: steps[0].1.clone() });
     }
     let last = steps.len() - 1;
-    if last == 0 {
-        return Ok(Healing::StillFails { trial: first.trial, without: rest });
-    }
-    let (whole, rest) = test(hunt, last)?;
-    if whole.bad {
-        return Ok(Healing::StillFails { trial: whole.trial, without: rest });
+    let (whole, rest) = if last == 0 { (first, rest) } else { test(hunt, last)? };
+    match whole.fails() {
+        None => return Ok(Healing::Unclear { trial: whole.trial }),
+        Some(true) => return Ok(Healing::StillFails { trial: whole.trial, without: rest }),
+        Some(false) => {}
     }
     // Smallest step that heals; step 0 does not, the last does.
     let (mut fails, mut heals, mut trial) = (0, last, whole.trial);
@@ -60,11 +69,11 @@ pub(crate) fn heal(
             Err(Stop::Budget) => break,
             other => other?.0,
         };
-        if tested.bad {
-            fails = middle;
-        } else {
+        if tested.good() {
             heals = middle;
             trial = tested.trial;
+        } else {
+            fails = middle;
         }
     }
     Ok(Healing::Healed { trial, atoms: steps[heals].1.clone() })

@@ -4,7 +4,7 @@ use hotseam_target::Arm;
 
 use super::hunt::{Hunt, Stop};
 use super::order::Suspect;
-use super::prefix;
+use super::prefix::{self, Boundary};
 use crate::report::layers;
 
 /// Which layers of a change are needed for the failure.
@@ -27,6 +27,8 @@ pub(crate) enum Narrow {
         /// Layers of the smallest failing suffix.
         last: Vec<usize>,
     },
+    /// Some of the layers cannot be judged apart.
+    Unclear,
     /// Several classes or phases of the patch are needed.
     Spread,
 }
@@ -54,20 +56,31 @@ pub(crate) fn narrow(hunt: &mut Hunt<'_>, suspect: &Suspect) -> Result<Narrowed,
         hunt.plan.atoms().filter(|a| part.contains(&a.id)).filter_map(|a| a.layer).collect()
     };
     let label = |hunt: &Hunt<'_>, part: &[usize]| format!("{place} {}", layers(&layers_of(hunt, part)));
-    let fails = |hunt: &mut Hunt<'_>, part: &[usize], left| {
+    // Many arms are decided on the way: each must be right more often than the claim that is made of them.
+    let confidence = 1.0 - (1.0 - hunt.options.confidence) / (1.0 + 2.0 * (count as f64).log2());
+    let test = |hunt: &mut Hunt<'_>, part: &[usize], left| {
         let arm = hunt.plan.with_required(&part.iter().copied().collect());
         let why = label(hunt, part);
-        hunt.test(&arm, &why, left).map(|tested| tested.bad)
+        hunt.test_at(&arm, &why, left, [confidence; 2])
     };
+    // The smallest failing length of the parts that `part` makes of a length.
+    let boundary = |hunt: &mut Hunt<'_>, part: &dyn Fn(usize) -> Vec<usize>| {
+        prefix::smallest_failing(&vec![1.0; count], hunt.options.jobs, |lengths| {
+            let ask = |(length, left): &(usize, [usize; 2])| {
+                test(hunt, &part(*length), Some(*left)).map(|tested| tested.fails())
+            };
+            lengths.iter().map(ask).collect()
+        })
+    };
+    let unclear = as_whole(Narrow::Unclear);
 
-    let even = vec![1.0; count];
-    let end = prefix::smallest_failing(&even, |length, left| fails(hunt, &atoms[..length], Some(left)))?;
+    let Boundary::At(end) = boundary(hunt, &|length| atoms[..length].to_vec())? else { return Ok(unclear) };
     // If the first layer alone fails, the last one alone is the telling test: both mean that any will do.
-    if end == 1 && fails(hunt, &atoms[count - 1..], None)? {
+    if end == 1 && test(hunt, &atoms[count - 1..], None)?.bad() {
         return Ok(as_whole(Narrow::Any));
     }
-    let length =
-        prefix::smallest_failing(&even, |length, left| fails(hunt, &atoms[count - length..], Some(left)))?;
+    let suffix = boundary(hunt, &|length| atoms[count - length..].to_vec())?;
+    let Boundary::At(length) = suffix else { return Ok(unclear) };
     let begin = count - length;
     let several = |hunt: &Hunt<'_>| Narrow::Several {
         first: layers_of(hunt, &atoms[..end]),
@@ -85,7 +98,7 @@ pub(crate) fn narrow(hunt: &mut Hunt<'_>, suspect: &Suspect) -> Result<Narrowed,
     let why = label(hunt, &atoms[begin..end]);
     let arm = hunt.plan.with_required(&part);
     let tested = hunt.test(&arm, &why, None)?;
-    if !tested.bad {
+    if !tested.bad() {
         // Prefix and suffix fail for different reasons; the change as a whole is what is known.
         return Ok(as_whole(several(hunt)));
     }

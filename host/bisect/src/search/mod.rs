@@ -1,45 +1,40 @@
 //! The procedure.
 
+mod axes;
+mod bayes;
+mod blame;
+mod clear;
 mod confirm;
+mod culprit;
+mod draws;
+mod ends;
+mod found;
 mod hunt;
-mod interact;
+mod infer;
 mod layers;
+mod locate;
+mod minimal;
+mod options;
 mod order;
 mod prefix;
+mod stats;
 mod verdict;
 
-use hotseam_target::{Arm, Conformance, Plan, Target};
+use hotseam_target::{Arm, Conformance, Delta, Suspicion, Target};
 
 use crate::event::Observer;
-use crate::report::{Report, Word};
+use crate::report::{Report, WhatIf, Word};
 use confirm::Healing;
+use culprit::Search;
+use ends::Ends;
+use found::Found;
 use hunt::{Hunt, Stop};
 use order::Suspect;
-use verdict::Found;
 
-/// Bounds of a search.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
-    /// Oracle runs allowed, both ends included.
-    pub budget_runs: usize,
-    /// Independent culprits looked for.
-    pub max_culprits: usize,
-    /// Largest set of changes that only fail together.
-    pub max_set: usize,
-}
+pub use options::{Options, Strategy, expected_runs};
 
-impl Default for Options {
-    fn default() -> Self {
-        Self { budget_runs: 20, max_culprits: 4, max_set: 3 }
-    }
-}
-
-/// Runs a search for one culprit is expected to take: both ends, the prefix search, the layers, two confirmations.
-pub fn expected_runs(plan: &Plan) -> usize {
-    let layers = plan.changes.iter().map(|change| change.atoms.len()).max().unwrap_or(1);
-    let halvings = |n: usize| n.next_power_of_two().trailing_zeros() as usize;
-    2 + halvings(plan.changes.len()) + 2 * halvings(layers) + 2
-}
+/// Suspects that may turn out to pass after all before a search gives up.
+const RETRACTIONS: usize = 4;
 
 /// What the search learnt so far; the report is made of it however the search ended.
 #[derive(Default)]
@@ -48,132 +43,188 @@ pub(crate) struct Knowledge {
     pub(crate) bad: Option<usize>,
     pub(crate) not_run: Arm,
     pub(crate) conformance: Vec<Conformance>,
+    pub(crate) suspicions: Vec<Suspicion>,
+    pub(crate) suspects: Vec<Suspect>,
     pub(crate) found: Vec<Found>,
     /// Trial in which the bad end without every culprit passed.
     pub(crate) healed: Option<usize>,
+    /// A set that fails only together was met, and not found.
+    pub(crate) interacting: bool,
+    pub(crate) what_if: Vec<WhatIf>,
     pub(crate) notes: Vec<String>,
 }
 
-/// Searches for the changes that make the bad end of `target` fail.
+/// Searches for the changes that make the bad end of `target` fail. The search depends on nothing but the options and
+/// what the target answers, so a target that answers from a record makes the same report again.
 pub fn run(target: &mut dyn Target, options: &Options, observer: &mut dyn Observer) -> Report {
     let oracle = target.oracle();
-    let mut hunt = Hunt::new(target, observer, options.budget_runs);
+    let mut hunt = Hunt::new(target, observer, options);
     let mut known = Knowledge::default();
-    let ended = search(&mut hunt, options, &mut known);
-    verdict::report(hunt, known, ended, oracle, options)
+    let ended = search(&mut hunt, &mut known);
+    verdict::report(hunt, known, ended, oracle)
 }
 
-fn search(hunt: &mut Hunt<'_>, options: &Options, known: &mut Knowledge) -> Result<Word, Stop> {
+fn search(hunt: &mut Hunt<'_>, known: &mut Knowledge) -> Result<Word, Stop> {
     if hunt.plan.changes.is_empty() {
         return Ok(Word::SameCode);
     }
-    let good = hunt.test(&Arm::new(), "good end", None)?;
-    known.good = Some(good.trial);
-    if good.bad {
-        return Ok(Word::GoodFails);
+    let ends = ends::verify(hunt, known)?;
+    if ends != Ends::GoodFails {
+        known.conformance = conformance(hunt)?;
     }
-    let all = hunt.plan.all();
-    let bad = hunt.test(&all, "bad end", None)?;
-    known.bad = Some(bad.trial);
-    known.conformance = conformance(hunt)?;
-    if !bad.bad {
-        return Ok(Word::OracleAgrees);
+    if let Some(word) = ended(hunt, known, ends)? {
+        return Ok(word);
     }
     known.not_run = hunt.target.not_run();
-    let suspects = order::suspects(&hunt.plan, &known.not_run, &known.conformance);
+    known.suspicions = hunt.target.suspicions().map_err(Stop::Target)?;
+    let suspects = order::suspects(&hunt.plan, &known.not_run, &known.conformance, &known.suspicions);
+    known.suspects.clone_from(&suspects);
     hunt.note(&format!(
         "{} of {} changes ran in the bad end, conformance suspects {}",
         suspects.len(),
         hunt.plan.changes.len(),
         suspects.iter().filter(|suspect| suspect.accused).count(),
     ));
-
-    // The failing end that is searched: the bad end without the culprits found so far.
-    let mut failing = all;
-    while known.found.len() < options.max_culprits {
-        let live = order::within(&suspects, &failing);
-        let Some(found) = one_culprit(hunt, options, &live)? else { return Ok(Word::Inconclusive) };
-        let healing = confirm::heal(hunt, &found, &failing, &live);
-        let spent = matches!(healing, Err(Stop::Budget));
-        known.found.push(found);
-        let last = known.found.len() - 1;
-        if spent {
-            return Err(Stop::Budget);
+    loop {
+        match culprits(hunt, known, &suspects) {
+            Err(Stop::Relaunched) => {
+                hunt.note("a new launch: both ends are run in it first");
+                known.found.clear();
+                let ends = ends::verify(hunt, known)?;
+                if let Some(word) = ended(hunt, known, ends)? {
+                    return Ok(word);
+                }
+            }
+            other => return other,
         }
-        match healing? {
-            Healing::Healed { trial, atoms } => {
-                known.found[last].confirm(trial, atoms);
+    }
+}
+
+/// The verdict if the ends do not differ.
+fn ended(hunt: &mut Hunt<'_>, known: &mut Knowledge, ends: Ends) -> Result<Option<Word>, Stop> {
+    Ok(match ends {
+        Ends::Differ => None,
+        Ends::Agree => Some(Word::OracleAgrees),
+        Ends::Unclear => Some(Word::Inconclusive),
+        Ends::GoodFails => Some(axes::search(hunt, known)?),
+    })
+}
+
+/// Finds culprits until the bad end without them passes.
+fn culprits(hunt: &mut Hunt<'_>, known: &mut Knowledge, suspects: &[Suspect]) -> Result<Word, Stop> {
+    // The failing end that is searched: the bad end without the culprits found so far.
+    let mut failing = hunt.plan.all();
+    let mut retracted = 0;
+    while known.found.len() < hunt.options.max_culprits {
+        let live = order::within(suspects, &failing);
+        let mut found = match culprit::one(hunt, &live)? {
+            Search::Found(found) => found,
+            Search::Open(why) => {
+                known.notes.push(why);
+                known.interacting = true;
+                known.notes.extend(culprit::needed(hunt, &failing, &live)?);
+                return Ok(Word::Inconclusive);
+            }
+        };
+        match confirm::heal(hunt, &found, &failing, &live) {
+            Ok(Healing::Healed { trial, atoms }) => {
+                found.confirm(trial, atoms);
+                known.found.push(*found);
                 known.healed = Some(trial);
-                settle(hunt, known, &suspects)?;
+                settle(hunt, known, suspects)?;
+                retract(hunt, known)?;
+                let healed = hunt.trials[trial - 1].arm.clone();
+                if hunt.counted && !ends::hold(hunt, &healed)? {
+                    known
+                        .notes
+                        .push("more runs of both ends do not tell them apart: no claim is made".to_owned());
+                    known.found.clear();
+                    return Ok(Word::Inconclusive);
+                }
                 return Ok(Word::Found);
             }
-            Healing::StillFails { trial, without } => {
+            Ok(Healing::StillFails { trial, without }) => {
+                if hunt.counted && !still_fails_alone(hunt, &found)? {
+                    hunt.note("more runs say that it passes alone: the search goes on");
+                    retracted += 1;
+                    if retracted < RETRACTIONS {
+                        continue;
+                    }
+                    known
+                        .notes
+                        .push("suspects that seemed to fail alone do not: no claim is made".to_owned());
+                    return Ok(Word::Inconclusive);
+                }
                 hunt.note("the bad end fails without it too: there is another culprit");
-                known.found[last].removed = failing.difference(&without).copied().collect();
-                known.found[last].still_fails = Some(trial);
+                found.removed = failing.difference(&without).copied().collect();
+                found.still_fails = Some(trial);
                 failing = without;
+                known.found.push(*found);
+            }
+            Ok(Healing::Unclear { trial }) => {
+                known.notes.push(format!("the bad end without the culprit cannot be judged (run {trial})"));
+                known.found.push(*found);
+                return Ok(Word::Inconclusive);
+            }
+            Err(stop) => {
+                known.found.push(*found);
+                return Err(stop);
             }
         }
     }
     known.notes.push(format!(
         "the bad end still fails without the {} culprits found; raise the limit to look for more",
-        options.max_culprits
+        hunt.options.max_culprits
     ));
     Ok(Word::Inconclusive)
 }
 
-/// Checks every variant that some change brings in.
+/// If outcomes are draws, a culprit without which the bad end fails, and that does no harm in it, stands on the runs of
+/// itself alone: it must fail beyond doubt at the rates that are known by now, or it is no culprit.
+fn retract(hunt: &mut Hunt<'_>, known: &mut Knowledge) -> Result<(), Stop> {
+    if !hunt.counted {
+        return Ok(());
+    }
+    let mut kept = Vec::new();
+    for found in std::mem::take(&mut known.found) {
+        if found.masked.is_none() || still_fails_alone(hunt, &found)? {
+            kept.push(found);
+        }
+    }
+    known.found = kept;
+    Ok(())
+}
+
+/// Whether a culprit, by more runs than were enough to name it, fails alone.
+fn still_fails_alone(hunt: &mut Hunt<'_>, found: &Found) -> Result<bool, Stop> {
+    let arm = hunt.plan.with_required(&found.atoms);
+    hunt.reopen(&arm)?;
+    Ok(hunt.test_at(&arm, "the culprit alone, once more", None, [confirm::BESIDE; 2])?.bad())
+}
+
+/// Checks every variant that some change brings in, and those that they replace.
 fn conformance(hunt: &mut Hunt<'_>) -> Result<Vec<Conformance>, Stop> {
     let mut variants: Vec<String> =
         hunt.plan.changes.iter().flat_map(|change| change.variants.iter().cloned()).collect();
     variants.sort();
     variants.dedup();
     hunt.note(&format!("checking {} variants against the truth", variants.len()));
-    variants.iter().map(|variant| hunt.target.conformance(variant).map_err(Stop::Target)).collect()
-}
-
-/// Finds one set of changes that fails on its own. `suspects` all together are known to fail.
-fn one_culprit(hunt: &mut Hunt<'_>, options: &Options, suspects: &[Suspect]) -> Result<Option<Found>, Stop> {
-    if suspects.is_empty() {
-        return Ok(None);
+    let mut checks = Vec::new();
+    for variant in &variants {
+        checks.push(hunt.target.conformance(variant).map_err(Stop::Target)?);
     }
-    let weights: Vec<f64> = suspects.iter().map(|suspect| suspect.weight).collect();
-    let total = suspects.len();
-    let length = prefix::smallest_failing(&weights, |length, left| {
-        let arm = hunt.plan.with_required(&order::union(&suspects[..length]));
-        let why = match length {
-            1 => hunt.plan.changes[suspects[0].change].place(),
-            _ => format!("first {length} of {total} suspects"),
-        };
-        hunt.test(&arm, &why, Some(left)).map(|tested| tested.bad)
-    })?;
-    let last = &suspects[length - 1];
-    let place = hunt.plan.changes[last.change].place();
-    let alone = hunt.plan.with_required(&last.atoms);
-    let tested = hunt.test(&alone, &format!("{place} alone"), None)?;
-    if tested.bad {
-        let narrow = layers::narrow(hunt, last)?;
-        return Ok(Some(Found::single(last, narrow)));
+    // A good side that cannot be checked by its name alone is taken to be right.
+    let mut replaced: Vec<&String> = Vec::new();
+    for change in &hunt.plan.changes {
+        if let Delta::Variant { from, .. } = &change.delta
+            && !replaced.contains(&from)
+            && !variants.contains(from)
+        {
+            replaced.push(from);
+            checks.extend(hunt.target.conformance(from).ok());
+        }
     }
-    if let Some(found) = spread(hunt, &suspects[..length])? {
-        return Ok(Some(found));
-    }
-    interact::find(hunt, suspects, length, options.max_set)
-}
-
-/// A fault may have to add up over classes or phases: does the patch of the last suspect fail, as far as it is among
-/// `suspects`, though no part of it does?
-fn spread(hunt: &mut Hunt<'_>, suspects: &[Suspect]) -> Result<Option<Found>, Stop> {
-    let Some(last) = suspects.last() else { return Ok(None) };
-    let change = hunt.plan.changes[last.change].clone();
-    let parts = suspects.iter().filter(|suspect| hunt.plan.changes[suspect.change].same_patch(&change));
-    let atoms = order::union(parts);
-    if atoms == last.atoms {
-        return Ok(None);
-    }
-    let arm = hunt.plan.with_required(&atoms);
-    let tested = hunt.test(&arm, &format!("{} patch alone", change.seam), None)?;
-    Ok(tested.bad.then(|| Found::spread(last, atoms, tested.trial)))
+    Ok(checks)
 }
 
 /// With several culprits: does each matter in the bad end once the others are gone? Costs runs only while the budget
@@ -193,14 +244,14 @@ fn settle(hunt: &mut Hunt<'_>, known: &mut Knowledge, suspects: &[Suspect]) -> R
             Err(Stop::Budget) => return Ok(()),
             other => other?,
         };
-        if !tested.bad {
+        if tested.good() {
             known.found[index].masked = Some(tested.trial);
             continue;
         }
         let live = order::within(suspects, &base);
         match confirm::heal(hunt, &known.found[index], &base, &live) {
             Ok(Healing::Healed { trial, atoms }) => known.found[index].confirm(trial, atoms),
-            Ok(Healing::StillFails { .. }) | Err(Stop::Budget) => {}
+            Ok(Healing::StillFails { .. } | Healing::Unclear { .. }) | Err(Stop::Budget) => {}
             Err(stop) => return Err(stop),
         }
     }

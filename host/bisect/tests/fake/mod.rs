@@ -2,7 +2,7 @@
 
 use hotseam_bisect::{Options, Report, run};
 use hotseam_target::{
-    Arm, Atom, Change, Class, Conformance, Delta, Outcome, Plan, Span, Target, TargetError, Verdict,
+    Arm, Atom, Change, Class, Conformance, Counts, Delta, Outcome, Plan, Span, Target, TargetError, Verdict,
 };
 
 pub(crate) type Fails = Box<dyn Fn(&Arm) -> bool>;
@@ -72,6 +72,9 @@ impl Target for Fake {
             summary: if bad { "2/8 recalled" } else { "8/8 recalled" }.into(),
             detail: String::new(),
             seconds: 0.0,
+            counts: Counts { fail: u32::from(bad), total: 1 },
+            launch: 0,
+            grid: vec![],
         })
     }
 
