@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
+use serde::de::DeserializeOwned;
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
@@ -118,11 +119,42 @@ pub(crate) fn typed(value: &Value) -> Result<Config, Fault> {
                 Segment::Enum { .. } | Segment::Unknown => {}
             }
         }
-        let message = bare_message(error.inner());
+        let mut message = bare_message(error.inner());
+        if let Some((inside, rest)) = message.split_once(INSIDE) {
+            path.extend(inside.split(SEPARATOR).filter(|step| !step.is_empty()).map(parse_step));
+            message = rest.to_owned();
+        }
         let at_key = message.starts_with("unknown field");
         let (message, hint) = crate::names::explain(message);
         Fault { path: FieldPath(path), message, hint, at_key }
     })
+}
+
+/// Reads a value that was taken out of the tree by hand; `at` is where it stood below the value in hand. The path of an
+/// error rides in its message, since serde has no other place for it; [`typed`] takes it out.
+pub(crate) fn inner<T: DeserializeOwned>(at: &[&str], value: &Value) -> Result<T, String> {
+    serde_path_to_error::deserialize::<_, T>(value).map_err(|error| {
+        let mut path: Vec<String> = at.iter().map(|key| (*key).to_owned()).collect();
+        for segment in error.path() {
+            match segment {
+                Segment::Map { key } => path.push(key.clone()),
+                Segment::Seq { index } => path.push(format!("[{index}]")),
+                Segment::Enum { .. } | Segment::Unknown => {}
+            }
+        }
+        format!("{}{INSIDE}{}", path.join(SEPARATOR), bare_message(error.inner()))
+    })
+}
+
+/// `message` about the value at `at`, below the value in hand, as [`inner`] writes it.
+pub(crate) fn at(at: &[&str], message: &str) -> String {
+    format!("{}{INSIDE}{message}", at.join(SEPARATOR))
+}
+
+/// A step as [`inner`] writes it.
+fn parse_step(text: &str) -> Step {
+    let index = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')?.parse().ok());
+    index.map_or_else(|| Step::Key(text.to_owned()), Step::Index)
 }
 
 /// The message of a YAML error without the path and position that its `Display` adds.
@@ -139,6 +171,10 @@ pub(crate) fn bare_message(error: &serde_yaml::Error) -> String {
 
 /// Marks messages of [`Strict`], which the parser prefixes with a path of its own.
 const STRICT: &str = "\u{1}";
+/// Ends the path that [`inner`] puts before a message.
+const INSIDE: &str = "\u{3}";
+/// Between the steps of that path.
+const SEPARATOR: &str = "\u{4}";
 /// The message of the error by which [`Walk`] reports success.
 const FOUND: &str = "\u{2}here";
 

@@ -14,16 +14,21 @@ mod names;
 mod oracle;
 mod overrides;
 mod schema;
+mod target;
 
 use std::path::Path;
 
 pub use assignments::{Assignment, Assignments, DEFAULT_ASSIGNMENT, RuleText, valid_assignment_name};
 pub use error::{ConfigError, InvalidValue, Place};
-pub use oracle::Oracle;
+pub use oracle::{
+    CommandOracle, ExactOracle, ExactPrompt, KlOracle, NeedleOracle, NeedleTask, NoiseKind, Oracle,
+    OracleKind, PerplexityOracle, RepeatOracle,
+};
 pub use schema::{
     BisectSection, Config, EngineSection, ModelSection, NeedleSection, PluginsSection, ServerSection,
     Topology,
 };
+pub use target::{Endpoint, EndpointPlace, TargetSection};
 
 /// Reads the configuration at `path` and applies `overrides`, each of the form `a.b=value` with a YAML value.
 ///

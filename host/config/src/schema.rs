@@ -9,7 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::assignments::Assignments;
 use crate::document::{Fault, FieldPath, Step};
 use crate::names;
-use crate::oracle::Oracle;
+use crate::oracle::{Oracle, OracleKind};
+use crate::target::TargetSection;
 
 /// A whole configuration. Paths are absolute after [`crate::load`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -96,6 +97,8 @@ pub struct EngineSection {
     pub index_topk: Option<usize>,
     /// Memory for prefill state kept for reuse, in bytes; 0 keeps none.
     pub prefix_cache_bytes: usize,
+    /// Whether every seam call is guarded: outputs between red zones, checked before they are used. Several times slower.
+    pub guard: bool,
 }
 
 impl Default for EngineSection {
@@ -109,6 +112,7 @@ impl Default for EngineSection {
             threads: 0,
             index_topk: None,
             prefix_cache_bytes: 256 << 20,
+            guard: false,
         }
     }
 }
@@ -145,7 +149,7 @@ impl Default for NeedleSection {
 
 /// Section `bisect`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a mapping with the keys good, bad, oracle, budget_runs")]
+#[serde(deny_unknown_fields, expecting = "a mapping with the keys good, bad, oracle, budget_runs, target")]
 pub struct BisectSection {
     /// Assignment that works.
     pub good: String,
@@ -156,6 +160,9 @@ pub struct BisectSection {
     /// Oracle runs allowed, those that verify both ends included.
     #[serde(default = "default_budget", deserialize_with = "positive")]
     pub budget_runs: usize,
+    /// Running servers to bisect; `null` bisects an engine in this process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<TargetSection>,
 }
 
 fn default_budget() -> usize {
@@ -183,13 +190,22 @@ impl Config {
 
     /// Makes every path absolute; `base` gives the directory that a field's relative path stands in.
     pub(crate) fn resolve_paths<'a>(&mut self, base: impl Fn(&str) -> &'a Path) {
-        let join = |field: &str, path: &mut PathBuf| *path = clean(&base(field).join(&*path));
+        let mut join = |field: &str, path: &mut PathBuf| *path = clean(&base(field).join(&*path));
         join("model.path", &mut self.model.path);
         if let Some(admin) = &mut self.server.admin {
             join("server.admin", admin);
         }
         for (index, dir) in self.plugins.dirs.iter_mut().enumerate() {
             join(&format!("plugins.dirs[{index}]"), dir);
+        }
+        let bisect = self.bisect.as_mut();
+        if let Some(BisectSection { oracle: Oracle { kind: OracleKind::Kl(kl), .. }, .. }) = bisect
+            && let Some(file) = &mut kl.baseline
+        {
+            join("bisect.oracle.baseline", file);
+        }
+        if let Some(target) = self.bisect.as_mut().and_then(|bisect| bisect.target.as_mut()) {
+            target.resolve_paths(&mut join);
         }
         for (index, file) in self.needle.haystack.iter_mut().enumerate() {
             join(&format!("needle.haystack[{index}]"), file);
@@ -212,7 +228,7 @@ fn clean(path: &Path) -> PathBuf {
     result
 }
 
-fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
+pub(crate) fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
     match usize::deserialize(deserializer)? {
         0 => Err(D::Error::custom("expected a number of at least 1, found 0")),
         value => Ok(value),
@@ -226,7 +242,7 @@ pub(crate) fn some_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
     }
 }
 
-fn lengths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<usize>, D::Error> {
+pub(crate) fn lengths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<usize>, D::Error> {
     let lengths = Vec::<usize>::deserialize(deserializer)?;
     if lengths.is_empty() || lengths.contains(&0) {
         return Err(D::Error::custom("expected a list of at least one length, each at least 1"));
@@ -234,16 +250,43 @@ fn lengths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<usize>, D::
     Ok(lengths)
 }
 
-pub(crate) fn some_lengths<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Vec<usize>>, D::Error> {
-    lengths(deserializer).map(Some)
+/// A finite number above 0.
+pub(crate) fn positive_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let value = f64::deserialize(deserializer)?;
+    if !value.is_finite() || value <= 0.0 {
+        return Err(D::Error::custom(format_args!("expected a finite number above 0, found {value}")));
+    }
+    Ok(value)
 }
 
-pub(crate) fn some_threshold<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
-    let threshold = f64::deserialize(deserializer)?;
-    if !threshold.is_finite() || threshold <= 0.0 {
-        return Err(D::Error::custom(format_args!("expected a finite number above 0, found {threshold}")));
+pub(crate) fn some_positive_number<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<f64>, D::Error> {
+    match Option::<f64>::deserialize(deserializer)? {
+        Some(value) if !value.is_finite() || value <= 0.0 => {
+            Err(D::Error::custom(format_args!("expected null or a finite number above 0, found {value}")))
+        }
+        value => Ok(value),
     }
-    Ok(Some(threshold))
+}
+
+/// A share of a whole, 0 to 1.
+pub(crate) fn some_share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    match Option::<f64>::deserialize(deserializer)? {
+        Some(value) if !(0.0..=1.0).contains(&value) => {
+            Err(D::Error::custom(format_args!("expected null or a number from 0 to 1, found {value}")))
+        }
+        value => Ok(value),
+    }
+}
+
+/// A list that is not empty.
+pub(crate) fn some_items<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    let items = Vec::deserialize(deserializer)?;
+    if items.is_empty() {
+        return Err(D::Error::custom("expected a list of at least one item, found none"));
+    }
+    Ok(items)
 }

@@ -48,7 +48,7 @@ x.yaml:3:11: unknown field `max_seq`
   |           ^
   field: engine.max_seq
   help: did you mean `max_seqs`? known: max_seqs, max_context, chunk, pages, topology, threads, index_topk, \
-prefix_cache_bytes",
+prefix_cache_bytes, guard",
     );
     expect(
         &with("server:", "zzzzzzzz:"),
@@ -188,17 +188,18 @@ fn oracle_fields_belong_to_their_kind() {
         &with("depths: 8", "threshold: 1.0"),
         &[],
         "\
-x.yaml:14:11: an oracle of kind needle has no field `threshold`; its fields are lengths, depths
+x.yaml:14:44: unknown field `threshold`
    |
 14 |   oracle: { kind: needle, lengths: [2048], threshold: 1.0 }
-   |           ^
-  field: bisect.oracle",
+   |                                            ^
+  field: bisect.oracle.threshold
+  help: known: lengths, depths, task, needles, turns, concurrent, least_good, tolerance",
     );
     expect(
         &with("kind: needle, lengths: [2048], depths: 8", "kind: kl, threshold: -1"),
         &[],
         "\
-x.yaml:14:34: expected a finite number above 0, found -1
+x.yaml:14:34: expected null or a finite number above 0, found -1
    |
 14 |   oracle: { kind: kl, threshold: -1 }
    |                                  ^
@@ -213,7 +214,7 @@ x.yaml:14:19: unknown value `neddle`
 14 |   oracle: { kind: neddle, lengths: [2048], depths: 8 }
    |                   ^
   field: bisect.oracle.kind
-  help: did you mean `needle`? known: needle, kl",
+  help: did you mean `needle`? known: needle, kl, perplexity, exact, repeat, command",
     );
     expect(
         &with("lengths: [2048]", "lengths: []"),
@@ -225,6 +226,101 @@ x.yaml:14:36: expected a list of at least one length, each at least 1
    |                                    ^
   field: bisect.oracle.lengths",
     );
+}
+
+/// The message for an oracle in place of that of [`GOOD`], without the part that shows the source line.
+#[track_caller]
+fn oracle_error(oracle: &str) -> String {
+    let text = with("{ kind: needle, lengths: [2048], depths: 8 }", oracle);
+    let error = parse(&text, "x.yaml", Path::new("/etc/hotseam"), &[]).expect_err("accepted").to_string();
+    let kept = error.lines().filter(|line| !line.contains(" |"));
+    kept.map(|line| line.trim().trim_start_matches("x.yaml:")).collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+fn every_kind_of_oracle_names_the_place() {
+    for (oracle, message) in [
+        (
+            "{ lengths: [2] }",
+            "14:11: missing field `kind`, expected one of needle, kl, perplexity, exact, repeat, command; field: bisect.oracle",
+        ),
+        (
+            "{ kind: needle, depht: 3 }",
+            "14:27: unknown field `depht`; field: bisect.oracle.depht; help: did you mean `depths`? known: lengths, depths, task, needles, turns, concurrent, least_good, tolerance",
+        ),
+        (
+            "{ kind: needle, needles: 3 }",
+            "14:36: only read with `task: multi`; leave it away or set the task; field: bisect.oracle.needles",
+        ),
+        (
+            "{ kind: needle, task: multi, needles: 1 }",
+            "14:49: expected at least 2, found 1; field: bisect.oracle.needles",
+        ),
+        (
+            "{ kind: needle, task: multy }",
+            "14:33: unknown value `multy`; field: bisect.oracle.task; help: did you mean `multi`? known: single, multi, multi-turn, passphrase",
+        ),
+        (
+            "{ kind: needle, least_good: 2 }",
+            "14:39: expected null or a number from 0 to 1, found 2; field: bisect.oracle.least_good",
+        ),
+        (
+            "{ kind: kl, noise: loud }",
+            "14:30: unknown value `loud`; field: bisect.oracle.noise; help: known: exact, counted",
+        ),
+        (
+            "{ kind: perplexity, ratio: .inf }",
+            "14:38: expected a finite number above 0, found inf; field: bisect.oracle.ratio",
+        ),
+        (
+            "{ kind: exact, prompts: [] }",
+            "14:35: expected a list of at least one item, found none; field: bisect.oracle.prompts",
+        ),
+        (
+            "{ kind: exact, prompts: [{ promt: a }] }",
+            "14:38: unknown field `promt`; field: bisect.oracle.prompts[0].promt; help: did you mean `prompt`? known: prompt, expect",
+        ),
+        ("{ kind: exact }", "14:11: missing field `prompts`; field: bisect.oracle"),
+        ("{ kind: repeat, times: 1 }", "14:34: expected at least 2, found 1; field: bisect.oracle.times"),
+        (
+            "{ kind: command, command: [x], timeout_seconds: 0 }",
+            "14:59: expected a finite number above 0, found 0; field: bisect.oracle.timeout_seconds",
+        ),
+        (
+            "{ kind: command, command: x }",
+            "14:37: invalid type: string \"x\", expected a sequence; field: bisect.oracle.command",
+        ),
+    ] {
+        assert_eq!(oracle_error(oracle), message, "{oracle}");
+    }
+}
+
+#[test]
+fn endpoints_of_a_target() {
+    let target = |endpoints: &str| {
+        format!("{{ kind: kl }}\n  target: {{ endpoints: {endpoints}, api: \"http://h:1\" }}")
+    };
+    for (endpoints, message) in [
+        ("[]", "15:24: expected a list of at least one item, found none; field: bisect.target.endpoints"),
+        (
+            "[\"tcp:x\"]",
+            "15:25: expected unix:/path/of.sock or http://host:port, found `tcp:x`; field: bisect.target.endpoints[0]",
+        ),
+        (
+            "[\"http://host\"]",
+            "15:25: expected unix:/path/of.sock or http://host:port, found `http://host`; field: bisect.target.endpoints[0]",
+        ),
+        (
+            "[{ url: \"unix:a\", tokenfile: b }]",
+            "15:42: unknown field `tokenfile`; field: bisect.target.endpoints[0].tokenfile; help: did you mean `token_file`? known: url, token_file",
+        ),
+        (
+            "[\"https://h:1\"]",
+            "15:25: `https://h:1` asks for TLS, which this client does not speak; name the near end of a tunnel, such as http://127.0.0.1:9000; field: bisect.target.endpoints[0]",
+        ),
+    ] {
+        assert_eq!(oracle_error(&target(endpoints)), message, "{endpoints}");
+    }
 }
 
 #[test]
@@ -355,7 +451,7 @@ fn overrides_are_blamed_by_argument() {
 --set engine.max_seq=4: unknown field `max_seq`
   field: engine.max_seq
   help: did you mean `max_seqs`? known: max_seqs, max_context, chunk, pages, topology, threads, index_topk, \
-prefix_cache_bytes",
+prefix_cache_bytes, guard",
     );
     expect(
         GOOD,
@@ -418,7 +514,7 @@ x.yaml:3:11: unknown field `max_seq`
   |           ^
   field: engine.max_seq
   help: did you mean `max_seqs`? known: max_seqs, max_context, chunk, pages, topology, threads, index_topk, \
-prefix_cache_bytes",
+prefix_cache_bytes, guard",
     );
 }
 

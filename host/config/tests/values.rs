@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use hotseam_config::{Config, Oracle, Topology, parse};
+use hotseam_config::{Config, EndpointPlace, KlOracle, NeedleTask, NoiseKind, OracleKind, Topology, parse};
 
 const TEXT: &str = "\
 model: { path: ../nano }
@@ -30,7 +30,8 @@ fn defaults_and_paths() {
     assert_eq!(config.engine.topology, Topology::Single);
     let bisect = config.bisect.expect("given");
     assert_eq!(bisect.budget_runs, 20);
-    assert_eq!(bisect.oracle, Oracle::Kl { tokens: 2048, threshold: 0.01 });
+    assert_eq!(bisect.oracle.kind, OracleKind::Kl(KlOracle { threshold: Some(0.01), ..KlOracle::default() }));
+    assert_eq!((bisect.oracle.noise(), bisect.target), (NoiseKind::Exact, None));
 }
 
 #[test]
@@ -71,4 +72,50 @@ fn the_effective_configuration_reads_back() {
     let text = serde_yaml::to_string(&config).expect("serialises");
     let again = parse(&text, "effective", Path::new("/elsewhere"), &[]).expect("reads back");
     assert_eq!(again, config);
+}
+
+#[test]
+fn kinds_of_oracles() {
+    let oracle = |text: &str| {
+        let config = read(&[&format!("bisect.oracle={text}")]);
+        let effective = serde_yaml::to_string(&config).expect("serialises");
+        assert_eq!(
+            parse(&effective, "effective", Path::new("/"), &[]).expect("reads back"),
+            config,
+            "{effective}"
+        );
+        config.bisect.expect("given").oracle
+    };
+    match oracle("{kind: needle, task: multi-turn, turns: 4, depths: 3}").kind {
+        OracleKind::Needle(needle) => {
+            assert_eq!((needle.task, needle.turns), (NeedleTask::MultiTurn, Some(4)));
+            assert_eq!((needle.lengths, needle.depths, needle.tolerance), (vec![2048], 3, None));
+        }
+        other => panic!("{other:?}"),
+    }
+    let command = oracle("{kind: command, command: [./check, '{api}'], env: {A: b}}");
+    assert_eq!(command.noise(), NoiseKind::Counted);
+    assert_eq!(oracle("{kind: command, command: [x], noise: exact}").noise(), NoiseKind::Exact);
+    assert_eq!(oracle("{kind: repeat}").noise(), NoiseKind::Counted);
+    match oracle("{kind: exact, prompts: [{prompt: Hi, expect: Hello}, {prompt: Ho}]}").kind {
+        OracleKind::Exact(exact) => assert_eq!((exact.prompts.len(), exact.max_tokens), (2, 64)),
+        other => panic!("{other:?}"),
+    }
+    // A baseline given on the command line stands where it was typed, in the file where the file is.
+    let here = std::env::current_dir().expect("a directory");
+    match read(&["bisect.oracle.baseline=b.kl"]).bisect.expect("given").oracle.kind {
+        OracleKind::Kl(kl) => assert_eq!(kl.baseline, Some(here.join("b.kl"))),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn endpoints_are_places_with_tokens() {
+    let set = "bisect.target={endpoints: ['unix:run/a.sock', {url: 'http://h:9', token_file: t}], api: 'http://h:8/'}";
+    let target = read(&[set]).bisect.expect("given").target.expect("given");
+    let here = std::env::current_dir().expect("a directory");
+    let places: Vec<&EndpointPlace> = target.endpoints.iter().map(|endpoint| &endpoint.place).collect();
+    assert_eq!(places, [&EndpointPlace::Unix(here.join("run/a.sock")), &EndpointPlace::Tcp("h:9".into())]);
+    assert_eq!(target.endpoints[1].token_file, Some(here.join("t")));
+    assert_eq!((target.api.to_string(), target.timeout_seconds), ("http://h:8".to_owned(), 120.0));
 }

@@ -1,8 +1,6 @@
 //! Commands that measure.
 
-use std::path::PathBuf;
-
-use clap::{Args, Subcommand, ValueEnum};
+use clap::Args;
 
 use super::{ConfigFile, Format};
 
@@ -10,7 +8,8 @@ use super::{ConfigFile, Format};
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  hotseam needle -c configs/quickstart.yaml --lengths 512,1024,2048 --format json\n  \
-                  hotseam needle -c configs/context-loss.yaml --assignment broken --probes 8\n\n\
+                  hotseam needle -c configs/context-loss.yaml --assignment broken --probes 8\n  \
+                  hotseam needle -c configs/quickstart.yaml --lengths 2048 --why --set engine.index_topk=4\n\n\
                   The model runs in this process; no server is needed."
 )]
 pub(crate) struct NeedleArgs {
@@ -29,71 +28,37 @@ pub(crate) struct NeedleArgs {
     #[arg(long, value_name = "NAME", default_value = "live")]
     pub(crate) assignment: String,
     /// Exit with 1 if the recall is below this.
-    #[arg(long, value_name = "RECALL")]
+    #[arg(long, value_name = "RECALL", value_parser = share)]
     pub(crate) least: Option<f64>,
+    /// Explains one lost needle of the first length instead of counting: rank and score of its entries against the
+    /// indexer's cut, layer by layer, and whether window or far entries could have carried it.
+    #[arg(long, conflicts_with = "least")]
+    pub(crate) why: bool,
+    /// Which needle to explain, from 0; the first that is lost by default.
+    #[arg(long, value_name = "N", requires = "why")]
+    pub(crate) probe: Option<usize>,
     /// Form of the output.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,
 }
 
-/// `hotseam bisect`.
-#[derive(Debug, Args)]
-pub(crate) struct BisectArgs {
-    #[command(subcommand)]
-    pub(crate) command: BisectCommand,
+/// A number from 0 to 1: a comparison with anything else would always, or never, hold.
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if (0.0..=1.0).contains(&value) => Ok(value),
+        _ => Err("expected a number from 0 to 1".to_owned()),
+    }
 }
 
-/// What to do about a bisection.
-#[derive(Debug, Subcommand)]
-pub(crate) enum BisectCommand {
-    /// Search the changes between the good and the bad end of a file.
-    Run(BisectRunArgs),
-}
+#[cfg(test)]
+mod tests {
+    use super::share;
 
-/// `hotseam bisect run`.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  hotseam bisect run configs/context-loss.yaml\n  \
-                  hotseam bisect run configs/context-loss.yaml --plant 'attention@decode=faulty/attention{fault: half-scale}'\n  \
-                  hotseam bisect run configs/context-loss.yaml --plant 'moe=faulty/moe{fault: scale-twice}' --set 'bisect.oracle={kind: kl}'\n\n\
-                  Exit codes: 0 culprit found and confirmed, 1 nothing to find (the ends agree), 2 usage or configuration,\n\
-                  3 inconclusive, 4 the good end fails, 5 the oracle gave no verdict, 6 budget spent, 10 the culprit fails\n\
-                  in another way than the bad end.")]
-pub(crate) struct BisectRunArgs {
-    /// Configuration file with a `bisect` section.
-    #[arg(value_name = "FILE")]
-    pub(crate) config: PathBuf,
-    /// Changes one field for this run; may be given several times.
-    #[arg(long, value_name = "FIELD=VALUE")]
-    pub(crate) set: Vec<String>,
-    /// Adds SELECTOR=VARIANT to the bad end, in place of its rules that use `faulty/` plugins; `none` only takes
-    /// those away. May be given several times.
-    #[arg(long, value_name = "RULE")]
-    pub(crate) plant: Vec<String>,
-    /// Oracle runs allowed, both ends included; the file's by default.
-    #[arg(long, value_name = "RUNS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) budget: Option<u32>,
-    /// Independent culprits to look for.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) max_culprits: u32,
-    /// Only print the changes and the expected number of runs.
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-    /// Appends JSON lines to this file: one before and one after each run.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) log: Option<PathBuf>,
-    /// Form of the report.
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) format: ReportFormat,
-}
-
-/// Form of a bisection report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(crate) enum ReportFormat {
-    /// For people.
-    #[default]
-    Text,
-    /// For programs.
-    Json,
-    /// To paste into an issue.
-    Markdown,
+    #[test]
+    fn a_share_is_a_number_from_0_to_1() {
+        assert_eq!((share("0"), share("0.75"), share("1")), (Ok(0.0), Ok(0.75), Ok(1.0)));
+        for text in ["nan", "inf", "-0.1", "1.01", "half", ""] {
+            assert!(share(text).is_err(), "{text}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{ConfigFile, Format};
+use super::{CaptureArgs, ConfigFile, Format};
 
 /// `hotseam serve`.
 #[derive(Debug, Args)]
@@ -80,8 +80,13 @@ pub(crate) struct RollbackArgs {
 
 /// `hotseam trace`.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  hotseam trace -c configs/quickstart.yaml")]
+#[command(after_help = "Example:\n  hotseam trace -c configs/quickstart.yaml\n  \
+                  hotseam trace -c configs/context-loss.yaml --capture indexer.select@decode:layers=2 --needle 2048 -o call.safetensors\n  \
+                  hotseam plugin check 'indexer/cpu-sm120{keys: bf16}' --replay call.safetensors\n\n\
+                  Without --capture it asks a running server. With it the model runs in this process.")]
 pub(crate) struct TraceArgs {
     #[command(flatten)]
     pub(crate) server: AdminArgs,
+    #[command(flatten)]
+    pub(crate) capture: CaptureArgs,
 }

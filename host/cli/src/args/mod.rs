@@ -1,15 +1,24 @@
 //! The command line.
 
+mod bisect;
 mod evidence;
+mod graft;
 mod live;
+mod observe;
 mod offline;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub(crate) use evidence::{BisectArgs, BisectCommand, BisectRunArgs, NeedleArgs, ReportFormat};
+pub(crate) use bisect::{
+    BisectArgs, BisectCommand, BisectLogArgs, BisectReplayArgs, BisectReportArgs, BisectResumeArgs,
+    BisectRunArgs, BisectUndoArgs, Bounds, Form, ReportFormat,
+};
+pub(crate) use evidence::NeedleArgs;
+pub(crate) use graft::{GraftArgs, GraftOracle};
 pub(crate) use live::{AdminArgs, RollbackArgs, ServeArgs, SlotsArgs, SwapArgs, TraceArgs};
+pub(crate) use observe::{CaptureArgs, CompareArgs, WorkloadArgs};
 pub(crate) use offline::{
     CheckpointArgs, CheckpointCommand, ConfigArgs, ConfigCommand, PluginArgs, PluginCheckArgs, PluginCommand,
     PluginDirs,
@@ -43,6 +52,10 @@ pub(crate) enum Command {
     Trace(TraceArgs),
     /// Hide a fact in long texts and see whether the model recalls it.
     Needle(NeedleArgs),
+    /// Hold two assignments against truth on the same inputs, call by call.
+    Compare(CompareArgs),
+    /// Put values of a good run into a bad one, to see through which tensor a symptom goes.
+    Graft(GraftArgs),
     /// Find the change that broke a model.
     Bisect(BisectArgs),
     /// Look at plugins, and check variants against the truth.
@@ -78,6 +91,10 @@ pub(crate) struct ConfigFile {
     /// Changes one field for this run, such as engine.chunk=256; may be given several times.
     #[arg(long, value_name = "FIELD=VALUE")]
     pub(crate) set: Vec<String>,
+    /// Guards every seam call, so that the one that writes wrongly is named; several times slower. The same as --set
+    /// engine.guard=true.
+    #[arg(long)]
+    pub(crate) guard: bool,
 }
 
 #[cfg(test)]

@@ -45,7 +45,9 @@ pub(crate) enum PluginCommand {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  hotseam plugin check 'indexer/cpu-sm120{early_exit: true, keys: bf16}'\n  \
-                  hotseam plugin check 'faulty/attention{fault: half-scale}' --format json"
+                  hotseam plugin check 'faulty/attention{fault: half-scale}' --format json\n  \
+                  hotseam plugin check indexer/cpu-stock --replay call.safetensors\n\n\
+                  Exit codes: 0 it conforms, 1 it does not, 2 usage, or a file that is no sound capture."
 )]
 pub(crate) struct PluginCheckArgs {
     /// The variant: plugin and options.
@@ -54,6 +56,9 @@ pub(crate) struct PluginCheckArgs {
     /// One or two cases an op, well under a second.
     #[arg(long)]
     pub(crate) quick: bool,
+    /// Judges it on this captured call (`hotseam trace --capture`) instead of the cases.
+    #[arg(long, value_name = "FILE", conflicts_with = "quick")]
+    pub(crate) replay: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) dirs: PluginDirs,
     /// Form of the output.

@@ -78,7 +78,7 @@ pub(crate) fn trace(args: &TraceArgs) -> Result<u8, Failure> {
         return Ok(0);
     }
     let receipts = view.cells.iter().map(|cell| receipt(&cell.line, Some((cell.calls, cell.rows)))).collect();
-    let trace = Trace::new(&view.assignment, &view.digest.to_string(), receipts);
+    let trace = Trace::new(&view.assignment, &view.digest.to_string(), receipts).with_origins(&view.origins);
     terminal::data(&format!("{trace}\n{} steps since the start; calls since the last change", view.step))?;
     Ok(0)
 }

@@ -1,13 +1,23 @@
 //! `hotseam needle`.
 
 use anyhow::anyhow;
+use hotseam_engine::GuardReport;
 use hotseam_evidence::haystack::Haystack;
-use hotseam_evidence::needle::{self, NeedlePlan, Sweep};
+use hotseam_evidence::needle::{self, NeedlePlan, NeedleReport, Sweep};
+use serde::Serialize;
 
 use crate::args::{Format, NeedleArgs};
 use crate::failure::Failure;
 use crate::host;
 use crate::terminal;
+
+#[derive(Serialize)]
+struct Output<'a> {
+    #[serde(flatten)]
+    report: &'a NeedleReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    guard: Option<&'a GuardReport>,
+}
 
 /// Sweeps needles in this process.
 pub(crate) fn run(args: &NeedleArgs) -> Result<u8, Failure> {
@@ -29,6 +39,9 @@ pub(crate) fn run(args: &NeedleArgs) -> Result<u8, Failure> {
     let host = host::start(&config)?;
     let haystack = Haystack::read(&host.tokenizer, &config.needle.haystack).map_err(Failure::usage)?;
     let probes = plan.probes(&host.tokenizer, &haystack).map_err(Failure::usage)?;
+    if args.why {
+        return super::why::run(args, &host, &probes);
+    }
     let sweep = Sweep {
         assignment: args.assignment.clone(),
         in_flight: config.engine.max_seqs,
@@ -44,10 +57,12 @@ pub(crate) fn run(args: &NeedleArgs) -> Result<u8, Failure> {
         }
     })?;
     bar.finish();
+    let guard = host::guarded(&host.engine);
     host.engine.shutdown();
     match args.format {
         Format::Text => terminal::data(&report.to_string())?,
-        Format::Json => terminal::json(&report)?,
+        Format::Json => terminal::json(&Output { report: &report, guard: guard.as_ref() })?,
     }
-    Ok(u8::from(args.least.is_some_and(|least| report.recall < least)))
+    let violated = guard.is_some_and(|guard| guard.violations > 0);
+    Ok(u8::from(violated || args.least.is_some_and(|least| report.recall < least)))
 }

@@ -14,7 +14,7 @@ use crate::host::plugin_dirs;
 use crate::terminal;
 
 /// Dimensions of entries for checks outside a model: the cases bring their own tensors, of these sizes.
-const HEAD_DIM: u32 = 64;
+pub(super) const HEAD_DIM: u32 = 64;
 const INDEX_HEAD_DIM: u32 = 32;
 
 /// Lists, shows or checks plugins.
@@ -113,6 +113,9 @@ fn plain(value: &Value) -> String {
 }
 
 fn check(args: &PluginCheckArgs) -> Result<u8, Failure> {
+    if let Some(file) = &args.replay {
+        return super::capture::replay(args, file);
+    }
     let spec: VariantSpec = args.variant.parse().map_err(Failure::usage)?;
     let geometry = Geometry {
         classes: vec![LayerClass::Csa],
@@ -124,7 +127,7 @@ fn check(args: &PluginCheckArgs) -> Result<u8, Failure> {
     let registry = Registry::new(loader(&args.dirs)?, geometry);
     let generation = registry.generation(&spec).map_err(Failure::usage)?;
     let level = if args.quick { CheckLevel::Quick } else { CheckLevel::Full };
-    let report = conform::check(&generation, level);
+    let report = conform::check(&generation, level).map_err(Failure::usage)?;
     match args.format {
         Format::Text => terminal::data(&report.to_string())?,
         Format::Json => {
@@ -139,6 +142,6 @@ fn check(args: &PluginCheckArgs) -> Result<u8, Failure> {
     Ok(u8::from(!report.passed()))
 }
 
-fn loader(dirs: &PluginDirs) -> Result<Loader, Failure> {
+pub(super) fn loader(dirs: &PluginDirs) -> Result<Loader, Failure> {
     Loader::new(plugin_dirs(&dirs.dirs)?).map_err(Failure::usage)
 }

@@ -1,7 +1,10 @@
 //! From a configuration to a running engine.
 
+mod expose;
 mod progress;
 mod rules;
+mod target;
+mod workload;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +12,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, anyhow};
 use hotseam_config::Config;
 use hotseam_encoding::Tokenizer;
-use hotseam_engine::{Engine, EngineConfig};
+use hotseam_engine::{Engine, EngineConfig, GuardReport};
 use hotseam_loader::Loader;
 use hotseam_model::{Model, ModelConfig};
 use hotseam_slots::{Geometry, Registry, Slots, Topology};
@@ -18,8 +21,11 @@ use crate::args::ConfigFile;
 use crate::failure::Failure;
 use crate::terminal;
 
+pub(crate) use expose::expose;
 pub(crate) use progress::{Bar, spinner};
 pub(crate) use rules::{named, parse as parse_rule};
+pub(crate) use target::{Plugins, target};
+pub(crate) use workload::{check as check_workload, workload};
 
 /// More threads than any machine that this runs on has cores.
 const MAX_THREADS: usize = 1024;
@@ -35,7 +41,19 @@ pub(crate) struct Host {
 /// # Errors
 /// Usage, naming the place.
 pub(crate) fn config(file: &ConfigFile) -> Result<Config, Failure> {
-    load_config(&file.config, &file.set)
+    let guard = file.guard.then(|| "engine.guard=true".to_owned());
+    let set: Vec<String> = file.set.iter().cloned().chain(guard).collect();
+    load_config(&file.config, &set)
+}
+
+/// What the guard of an engine found, told on stderr; `None` if calls were not guarded.
+pub(crate) fn guarded(engine: &Engine) -> Option<GuardReport> {
+    let report = engine.guard();
+    if !report.on {
+        return None;
+    }
+    terminal::talk(hotseam_evidence::guard::Table(&report).to_string().trim_end());
+    Some(report)
 }
 
 /// As [`config`].
@@ -121,6 +139,7 @@ fn sizes(config: &Config) -> EngineConfig {
         topology: topology(config),
         index_topk: section.index_topk,
         prefix_cache_bytes: section.prefix_cache_bytes,
+        guard: section.guard,
     }
 }
 
