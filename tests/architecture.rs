@@ -93,7 +93,7 @@ fn knowledge_stays_in_its_crate() {
     only_in("libloading", &["host/loader"]);
     only_in("warp::", &["host/server"]);
     only_in("attn.wq_a", &["host/checkpoint"]);
-    only_in("tid2eid.", &["host/checkpoint", "plugins", "host/engine", "abi"]);
+    only_in("tid2eid.", &["host/checkpoint", "plugins", "host/engine", "host/evidence", "abi"]);
     only_in("<｜User｜>", &["host/encoding"]);
 }
 

@@ -1,5 +1,5 @@
-//! What the planted faults do to answers: those that needles see lose recall, the others only show in KL, and the
-//! patches that are right show in neither.
+//! What the planted faults do to answers: those that needles see lose recall, the others only show in KL, and variants
+//! that are right show in neither.
 
 use hotseam_encoding::Tokenizer;
 use hotseam_engine::{Engine, EngineConfig, Topology};
@@ -12,19 +12,90 @@ use hotseam_tests::{Checkpoint, all, engine, full, root, rule};
 const THRESHOLD: f64 = 1e-2;
 const LENGTH: usize = 2048;
 
-/// Selector, variant, and whether needles see it.
-const FAULTS: &[(&str, &str, bool)] = &[
-    ("attention@decode", "faulty/attention{fault: half-scale}", true),
-    ("attention@prefill", "faulty/attention{fault: wrong-slot}", true),
-    ("indexer@decode", "faulty/indexer{fault: one-page}", true),
-    ("indexer@prefill", "faulty/indexer{fault: wrong-slot}", true),
-    ("moe", "faulty/moe{fault: id-off-by-one}", true),
-    ("mhc", "faulty/mhc{fault: comb-roll}", true),
-    ("kv_transport", "faulty/kv_transport{fault: next-layer}", true),
-    ("attention", "faulty/attention{fault: sinks-dropped}", false),
-    ("attention", "faulty/attention{fault: far-no-rope}", false),
-    ("moe", "faulty/moe{fault: scale-twice}", false),
-    ("mhc", "faulty/mhc{fault: comb-transposed}", false),
+/// What sees a fault.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Seen {
+    /// Needles are lost, and KL rises.
+    Needle,
+    /// KL rises; most needles are found.
+    Kl,
+    /// KL rises; what needles say is not tested.
+    KlAtLeast,
+    /// Nothing: the variant is right.
+    Nowhere,
+}
+use Seen::{Kl, KlAtLeast, Needle, Nowhere};
+
+/// Rules, and what sees them.
+const FAULTS: &[(&[(&str, &str)], Seen)] = &[
+    (&[("attention@decode", "faulty/attention{fault: half-scale}")], Needle),
+    (&[("attention@prefill", "faulty/attention{fault: wrong-slot}")], Needle),
+    (&[("indexer@decode", "faulty/indexer{fault: one-page}")], Needle),
+    (&[("indexer@prefill", "faulty/indexer{fault: wrong-slot}")], Needle),
+    (&[("moe", "faulty/moe{fault: id-off-by-one}")], Needle),
+    (&[("mhc", "faulty/mhc{fault: comb-roll}")], Needle),
+    (&[("kv_transport", "faulty/kv_transport{fault: next-layer}")], Needle),
+    (&[("attention", "faulty/attention{fault: sinks-dropped}")], Kl),
+    (&[("attention", "faulty/attention{fault: far-no-rope}")], Kl),
+    (&[("moe", "faulty/moe{fault: scale-twice}")], Kl),
+    (&[("mhc", "faulty/mhc{fault: comb-transposed}")], Kl),
+    (&[("attention", "faulty/attention{fault: dropped-tail}")], KlAtLeast),
+    (&[("attention", "faulty/attention{fault: rows-past-64}")], KlAtLeast),
+    (&[("attention", "faulty/attention{fault: race}")], KlAtLeast),
+    (&[("attention", "faulty/attention{fault: inverse-rope-claimed}")], KlAtLeast),
+    (&[("attention", "faulty/attention{fault: neighbour-slot}")], KlAtLeast),
+    (&[("attention", "faulty/attention{fault: unwritten-tail}")], KlAtLeast),
+    (&[("attention", "faulty/attention{fault: split-scale}")], Nowhere),
+    (&[("attention@prefill", "faulty/attention{fault: marks-entries}")], Nowhere),
+    (&[("attention@decode", "faulty/attention{fault: reads-marks}")], Nowhere),
+    (
+        &[
+            ("attention@prefill", "faulty/attention{fault: marks-entries}"),
+            ("attention@decode", "faulty/attention{fault: reads-marks}"),
+        ],
+        KlAtLeast,
+    ),
+    (&[("attention", "faulty/attention{fault: rising-ids}")], Nowhere),
+    (&[("indexer", "faulty/indexer{fault: tie-order}")], Nowhere),
+    (
+        &[
+            ("attention", "faulty/attention{fault: rising-ids}"),
+            ("indexer", "faulty/indexer{fault: tie-order}"),
+        ],
+        KlAtLeast,
+    ),
+    (&[("indexer", "faulty/indexer{fault: wrong-scale}")], KlAtLeast),
+    (&[("indexer", "faulty/indexer{fault: rows-past-64}")], KlAtLeast),
+    (&[("indexer", "faulty/indexer{fault: race}")], KlAtLeast),
+    (&[("indexer@prefill", "faulty/indexer{fault: negated-keys}")], KlAtLeast),
+    (&[("indexer@decode", "faulty/indexer{fault: negated-keys}")], KlAtLeast),
+    (&[("indexer", "faulty/indexer{fault: negated-keys}")], Nowhere),
+    (&[("moe", "faulty/moe{fault: dropped-tail}")], KlAtLeast),
+    (&[("moe", "faulty/moe{fault: rows-past-64}")], KlAtLeast),
+    (&[("moe", "faulty/moe{fault: race}")], KlAtLeast),
+    (&[("moe", "faulty/moe{fault: scale-claimed}")], KlAtLeast),
+    (&[("moe", "faulty/moe{fault: clobbered-input}")], KlAtLeast),
+    (&[("moe", "faulty/moe{fault: scale-skipped}")], KlAtLeast),
+    (
+        &[
+            ("moe.route", "faulty/moe{fault: scale-twice}"),
+            ("moe.experts", "faulty/moe{fault: scale-skipped}"),
+        ],
+        Nowhere,
+    ),
+    (&[("moe", "faulty/moe{fault: folded-scale}")], Nowhere),
+    (&[("mhc", "faulty/mhc{fault: post-halved}")], KlAtLeast),
+    (&[("mhc", "faulty/mhc{fault: dropped-tail}")], KlAtLeast),
+    (&[("mhc", "faulty/mhc{fault: rows-past-64}")], KlAtLeast),
+    (&[("mhc", "faulty/mhc{fault: race}")], KlAtLeast),
+    (&[("mhc", "faulty/mhc{fault: norm-claimed}")], KlAtLeast),
+    (&[("mhc", "faulty/mhc{fault: reverse-sum}")], Nowhere),
+    (&[("kv_transport", "faulty/kv_transport{fault: half-values}")], KlAtLeast),
+    (&[("kv_transport", "faulty/kv_transport{fault: dropped-tail}")], KlAtLeast),
+    (&[("kv_transport", "faulty/kv_transport{fault: race}")], KlAtLeast),
+    (&[("kv_transport", "faulty/kv_transport{fault: page-size}")], KlAtLeast),
+    (&[("kv_transport", "faulty/kv_transport{fault: state-dropped}")], KlAtLeast),
+    (&[("kv_transport", "faulty/kv_transport{fault: late-reversed}")], Nowhere),
 ];
 
 const PATCHES: &[(&str, &str)] = &[
@@ -86,12 +157,17 @@ fn needles_see_some_faults_and_kl_sees_all() {
     let (hits, kl) = bench.measure(PATCHES);
     assert!(hits == probes && kl < THRESHOLD, "the patches: {hits} of {probes}, KL {kl}");
     // Arms that differ in decode only share their prefill, so a short run can afford them.
-    for (select, variant, seen) in FAULTS.iter().filter(|f| full() || (f.2 && f.0.ends_with("@decode"))) {
-        let (hits, kl) = bench.measure(&[(select, variant)]);
-        assert!(kl > THRESHOLD, "{variant}: KL {kl}");
+    let short = |rules: &[(&str, &str)]| rules.iter().all(|rule| rule.0.ends_with("@decode"));
+    for (rules, seen) in FAULTS.iter().filter(|(rules, seen)| full() || short(rules) && *seen != KlAtLeast) {
+        let (hits, kl) = bench.measure(rules);
         match seen {
-            true => assert!(hits * 4 <= probes * 3, "{variant}: {hits} of {probes}"),
-            false => assert!(hits * 8 >= probes * 7, "{variant}: {hits} of {probes}"),
+            Nowhere => assert!(hits == probes && kl < 1e-6, "{rules:?}: {hits} of {probes}, KL {kl}"),
+            _ => assert!(kl > THRESHOLD, "{rules:?}: KL {kl}"),
+        }
+        match seen {
+            Needle => assert!(hits * 4 <= probes * 3, "{rules:?}: {hits} of {probes}"),
+            Kl => assert!(hits * 8 >= probes * 7, "{rules:?}: {hits} of {probes}"),
+            KlAtLeast | Nowhere => {}
         }
     }
 }

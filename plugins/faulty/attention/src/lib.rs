@@ -1,38 +1,18 @@
 //! Planted faults of the attention seam: stock attention with one thing wrong, chosen by the option `fault`.
-//!
-//! The first four stand for faults that were shipped elsewhere, and test the search; the last three misbehave as code,
-//! and test the host.
 
+mod fault;
+mod writes;
+
+use fault::Fault;
 use hotseam_cpu_kernels::{attention, compress};
-use hotseam_faulty_common::misplace;
-use hotseam_sdk::abi::layout;
-use hotseam_sdk::views::{Compress, Core, Rope, Store};
+use hotseam_faulty_common::{LostUpdates, is_marked, mark, misplace};
+use hotseam_sdk::abi::{capability, layout};
+use hotseam_sdk::views::{Compress, Core, PoolMut, Rope, Store};
 use hotseam_sdk::{Attention, Ctx, Error, Host, Info, Plugin, Result};
 use std::sync::{Mutex, PoisonError};
 
-/// What is wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Fault {
-    /// `core` halves the softmax scale, in decode and verify only: distant matches drown in the average. In the wild a
-    /// decode kernel forgot log2(e) in the scale (<https://github.com/flashinfer-ai/flashinfer/pull/787>).
-    HalfScale,
-    /// `core` leaves the sinks out of the denominator. A generic kernel without sinks served sm_120 while the
-    /// specialised kernels of other architectures had them (<https://github.com/modular/modular/pull/6591>).
-    SinksDropped,
-    /// `compress` exchanges the slots of later prefill chunks: see [`misplace`].
-    WrongSlot,
-    /// `compress` stores entries without rope. A port did so and began to repeat itself from about 210 tokens
-    /// (<https://github.com/ml-explore/mlx-lm/pull/1189>).
-    FarNoRope,
-    /// `core` panics.
-    Panic,
-    /// `core` fills its first row with NaN. On SM120 masked entries were read from slot 0 of uninitialised scratch, and
-    /// NaN times a weight of 0 is NaN (<https://github.com/sgl-project/sglang/issues/39288>).
-    Nan,
-    /// `core` returns an error.
-    Error,
-}
+/// Rows of a tile of queries.
+const TILE: usize = 64;
 
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -42,7 +22,9 @@ struct Options {
 
 struct Faulty {
     fault: Fault,
+    race: LostUpdates,
     slots: Mutex<Vec<i32>>,
+    queries: Mutex<Vec<f32>>,
 }
 
 /// Sink logits whose exponential is 0; as many as heads are expected at most.
@@ -55,17 +37,32 @@ impl Plugin for Faulty {
     type Options = Options;
 
     fn create(_host: Host, options: Options) -> Result<Self> {
-        Ok(Self { fault: options.fault, slots: Mutex::new(Vec::new()) })
+        Ok(Self {
+            fault: options.fault,
+            race: LostUpdates::default(),
+            slots: Mutex::default(),
+            queries: Mutex::default(),
+        })
     }
 
     fn info(&self, dim: usize) -> Info {
-        Info { layout: layout::KV_F32, entry_bytes: dim as u32 * 4, ..Info::PLAIN }
+        let capabilities = match self.fault {
+            Fault::InverseRopeClaimed => capability::FUSES_INVERSE_ROPE,
+            _ => 0,
+        };
+        Info { capabilities, layout: layout::KV_F32, entry_bytes: dim as u32 * 4, ..Info::PLAIN }
     }
 }
 
 impl Attention for Faulty {
     fn store(&self, ctx: &Ctx, mut a: Store<'_>) -> Result<()> {
-        attention::store(ctx.host(), &mut a)
+        attention::store(ctx.host(), &mut a)?;
+        match self.fault {
+            Fault::MarksEntries => mark_all(&mut a.pool, a.out_slots),
+            Fault::NeighbourSlot => writes::neighbours(ctx, &mut a),
+            _ => {}
+        }
+        Ok(())
     }
 
     fn compress(&self, ctx: &Ctx, a: Compress<'_>) -> Result<()> {
@@ -79,10 +76,17 @@ impl Attention for Faulty {
             Fault::FarNoRope => a.rope = NO_ROPE,
             _ => {}
         }
-        compress(ctx.host(), &mut a)
+        compress(ctx.host(), &mut a)?;
+        if self.fault == Fault::MarksEntries {
+            mark_all(&mut a.pool, a.out_slots);
+        }
+        Ok(())
     }
 
-    fn core(&self, ctx: &Ctx, mut a: Core<'_>) -> Result<()> {
+    fn core(&self, ctx: &Ctx, a: Core<'_>) -> Result<()> {
+        let mut queries = self.queries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut a = a;
+        let mut kept = Vec::new();
         match self.fault {
             Fault::HalfScale if !ctx.is_prefill() => a.scale *= 0.5,
             Fault::SinksDropped => {
@@ -92,23 +96,74 @@ impl Attention for Faulty {
                 };
                 a.sinks = NO_SINKS.get(..heads).ok_or_else(none)?;
             }
+            Fault::DroppedTail => a.window = a.window.div_ceil(2),
+            Fault::SplitScale => {
+                queries.clear();
+                queries.extend(a.q.iter().map(|q| q * (a.scale * 3.0)));
+                (a.q, a.scale) = (&queries, 1.0 / 3.0);
+            }
+            Fault::ReadsMarks if sees_mark(&a) => a.scale *= 0.125,
+            Fault::RisingIds if !ids_rise(&a) => (a.entries, a.ratio) = (None, 0),
+            Fault::UnwrittenTail => kept.extend_from_slice(&a.out[writes::tail(&a)]),
             Fault::Panic => panic!("planted panic of layer {}", ctx.layer()),
             Fault::Error => return Err(Error::internal(format!("planted error of layer {}", ctx.layer()))),
             _ => {}
         }
         attention::core(ctx.host(), &mut a)?;
-        if self.fault == Fault::Nan {
-            a.out.iter_mut().take(a.heads * a.dim).for_each(|v| *v = f32::NAN);
+        let width = a.heads * a.dim;
+        match self.fault {
+            Fault::RowsPast64 => {
+                for row in (TILE..a.rows.len()).rev() {
+                    a.out.copy_within((row - TILE) * width..(row - TILE + 1) * width, row * width);
+                }
+            }
+            Fault::Race => {
+                let heads = a.out.chunks_exact_mut(a.dim).enumerate();
+                let lost = heads.filter(|(number, _)| self.race.lost(*number));
+                lost.for_each(|(_, head)| head.iter_mut().for_each(|v| *v *= 0.5));
+            }
+            Fault::UnwrittenTail => {
+                let tail = writes::tail(&a);
+                a.out[tail].copy_from_slice(&kept);
+            }
+            Fault::PastEnd => writes::past_end(ctx, &mut a),
+            Fault::Nan => a.out.iter_mut().take(width).for_each(|v| *v = f32::NAN),
+            _ => {}
         }
         Ok(())
     }
+}
+
+fn mark_all(pool: &mut PoolMut<'_>, slots: &[i32]) {
+    for slot in slots.iter().filter(|slot| **slot >= 0) {
+        mark(pool.entry_mut(*slot as usize));
+    }
+}
+
+/// Whether the first far entry of any sequence is marked, or in a layer without far entries the row's oldest of the window.
+fn sees_mark(a: &Core<'_>) -> bool {
+    (0..a.rows.len()).filter(|row| a.rows.positions[*row] >= 0).any(|row| {
+        let seq = a.rows.seq(row);
+        match &a.entries {
+            Some(entries) => a.complete(row) > 0 && is_marked(entries.entry(entries.slot(seq, 0))),
+            None => is_marked(a.swa.entry(a.swa.slot(seq, a.window_of(row).start))),
+        }
+    })
+}
+
+/// Whether the ids of every row rise; true without ids.
+fn ids_rise(a: &Core<'_>) -> bool {
+    let rows = (0..a.rows.len()).filter(|row| a.rows.positions[*row] >= 0);
+    rows.filter_map(|row| a.ids_of(row)).all(|ids| ids.iter().filter(|id| **id >= 0).is_sorted())
 }
 
 hotseam_sdk::export_plugin! {
     seam: attention, plugin: Faulty, ops: [store, compress, core],
     name: "faulty/attention", description: "stock attention with a planted fault",
     options: r#"{"fault": {"type": "string", "default": "half-scale",
-        "values": ["half-scale", "sinks-dropped", "wrong-slot", "far-no-rope", "panic", "nan", "error"],
+        "values": ["half-scale", "sinks-dropped", "wrong-slot", "far-no-rope", "dropped-tail", "rows-past-64", "race",
+            "split-scale", "inverse-rope-claimed", "marks-entries", "reads-marks", "rising-ids", "neighbour-slot",
+            "unwritten-tail", "past-end", "panic", "nan", "error"],
         "help": "what is wrong"}}"#,
     cpu: "[]"
 }

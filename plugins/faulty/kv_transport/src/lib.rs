@@ -1,8 +1,9 @@
-//! Planted faults of the KV hand-off: a transport inside one process that gets a destination wrong.
+//! Planted faults of the KV hand-off: a transport inside one process that gets one thing wrong.
 
 mod regions;
 
-use hotseam_sdk::abi::{Region, transfer};
+use hotseam_faulty_common::LostUpdates;
+use hotseam_sdk::abi::{Region, component, transfer};
 use hotseam_sdk::views::Put;
 use hotseam_sdk::{Ctx, Error, Host, KvTransport, Plugin, Result};
 use regions::Regions;
@@ -17,6 +18,22 @@ enum Fault {
     /// buffers grouped by type was sliced as if it were grouped by layer
     /// (<https://github.com/sgl-project/sglang/pull/24704>).
     NextLayer,
+    /// Attention entries arrive with half their value, as when a scale is not sent with what it scales.
+    HalfValues,
+    /// The last item of each put is not sent.
+    DroppedTail,
+    /// Some items are not sent: see [`LostUpdates`]. Failed transfers that did not fail their request gave garbled
+    /// or empty text now and then (<https://github.com/vllm-project/vllm-ascend/issues/9220>).
+    Race,
+    /// No fault: items are copied when they are polled for, the last one first, and the first poll says that they are
+    /// pending. It must be cleared.
+    LateReversed,
+    /// The receiving side counts in items of half the size, so each item lands at half its offset and is half written. One
+    /// side's indices were made with the page size of another pool (<https://github.com/sgl-project/sglang/pull/28879>).
+    PageSize,
+    /// Compressor states are reported as sent and are not. One transport had no branch for a state type, and only some
+    /// ends of prompts looked wrong (<https://github.com/sgl-project/sglang/pull/24878>).
+    StateDropped,
 }
 
 #[derive(Debug, serde::Deserialize)]
@@ -27,6 +44,7 @@ struct Options {
 
 struct Faulty {
     fault: Fault,
+    race: LostUpdates,
     state: Mutex<State>,
 }
 
@@ -34,8 +52,22 @@ struct Faulty {
 struct State {
     regions: Regions,
     last_ticket: u64,
-    /// Bytes moved by each ticket that was not reported yet; copies are complete when `put` returns.
-    done: HashMap<u64, u64>,
+    open: HashMap<u64, Ticket>,
+}
+
+/// A put that was not reported yet.
+struct Ticket {
+    bytes: u64,
+    late: Option<Late>,
+}
+
+/// What is still to be copied.
+struct Late {
+    component: u32,
+    layer: u32,
+    src: Vec<i32>,
+    dst: Vec<i32>,
+    polled: bool,
 }
 
 impl Faulty {
@@ -48,7 +80,7 @@ impl Plugin for Faulty {
     type Options = Options;
 
     fn create(_host: Host, options: Options) -> Result<Self> {
-        Ok(Self { fault: options.fault, state: Mutex::default() })
+        Ok(Self { fault: options.fault, race: LostUpdates::default(), state: Mutex::default() })
     }
 }
 
@@ -61,25 +93,57 @@ impl KvTransport for Faulty {
     fn put(&self, _ctx: &Ctx, a: Put<'_>) -> Result<u64> {
         let mut state = self.state();
         let from = state.regions.get(a.component, a.layer)?;
-        let to = match self.fault {
-            Fault::NextLayer => state.regions.after(from),
-        };
-        let bytes = regions::copy(from, to, a.src_items, a.dst_items)?;
+        let bytes = regions::check(from, from, a.src_items, a.dst_items)?;
+        let kv = matches!(a.component, component::SWA | component::C4 | component::C128);
+        let stateful =
+            matches!(a.component, component::C4_STATE | component::C128_STATE | component::INDEX_STATE);
+        let (src, dst) = (a.src_items, a.dst_items);
+        let mut late = None;
+        match self.fault {
+            Fault::NextLayer => regions::copy(from, state.regions.after(from), src, dst)?,
+            Fault::HalfValues if kv => regions::copy_halved(from, src, dst)?,
+            Fault::DroppedTail => {
+                let sent = src.len().saturating_sub(1);
+                regions::copy(from, from, &src[..sent], &dst[..sent])?;
+            }
+            Fault::Race => {
+                for i in (0..src.len()).filter(|i| !self.race.lost(*i)) {
+                    regions::copy(from, from, &src[i..=i], &dst[i..=i])?;
+                }
+            }
+            Fault::LateReversed => {
+                let reversed = |items: &[i32]| items.iter().rev().copied().collect::<Vec<_>>();
+                let (src, dst) = (reversed(src), reversed(dst));
+                late = Some(Late { component: a.component, layer: a.layer, src, dst, polled: false });
+            }
+            Fault::PageSize => regions::copy_with_half_stride(from, src, dst)?,
+            Fault::StateDropped if stateful => {}
+            Fault::HalfValues | Fault::StateDropped => regions::copy(from, from, src, dst)?,
+        }
         state.last_ticket += 1;
         let ticket = state.last_ticket;
-        state.done.insert(ticket, bytes);
+        state.open.insert(ticket, Ticket { bytes, late });
         Ok(ticket)
     }
 
     fn poll(&self, _ctx: &Ctx, ticket: u64) -> Result<(u32, u64)> {
-        let bytes = self.state().done.remove(&ticket);
-        let bytes =
-            bytes.ok_or_else(|| Error::argument(format!("ticket {ticket} is unknown or was reported")))?;
+        let state = &mut *self.state();
+        let unknown = || Error::argument(format!("ticket {ticket} is unknown or was reported"));
+        let open = state.open.get_mut(&ticket).ok_or_else(unknown)?;
+        if let Some(late) = &mut open.late {
+            if !std::mem::replace(&mut late.polled, true) {
+                return Ok((transfer::PENDING, 0));
+            }
+            let region = state.regions.get(late.component, late.layer)?;
+            regions::copy(region, region, &late.src, &late.dst)?;
+        }
+        let bytes = open.bytes;
+        state.open.remove(&ticket);
         Ok((transfer::DONE, bytes))
     }
 
     fn cancel(&self, _ctx: &Ctx, ticket: u64) -> Result<()> {
-        self.state().done.remove(&ticket);
+        self.state().open.remove(&ticket);
         Ok(())
     }
 }
@@ -87,7 +151,8 @@ impl KvTransport for Faulty {
 hotseam_sdk::export_plugin! {
     seam: kv_transport, plugin: Faulty, ops: [register, put, poll, cancel],
     name: "faulty/kv_transport", description: "hand-off inside one process with a planted fault",
-    options: r#"{"fault": {"type": "string", "default": "next-layer", "values": ["next-layer"],
+    options: r#"{"fault": {"type": "string", "default": "next-layer",
+        "values": ["next-layer", "half-values", "dropped-tail", "race", "late-reversed", "page-size", "state-dropped"],
         "help": "what is wrong"}}"#,
     cpu: "[]"
 }

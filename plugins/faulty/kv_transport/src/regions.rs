@@ -35,8 +35,8 @@ impl Regions {
     }
 }
 
-/// Copies item `src[i]` of the sending side of `from` to item `dst[i]` of the receiving side of `to`; returns the bytes.
-pub(crate) fn copy(from: &Region, to: &Region, src: &[i32], dst: &[i32]) -> Result<u64> {
+/// Checks that the items are inside their regions; returns the bytes that a copy moves.
+pub(crate) fn check(from: &Region, to: &Region, src: &[i32], dst: &[i32]) -> Result<u64> {
     if from.item_bytes != to.item_bytes {
         return Err(Error::argument(format!("items of {} and {} bytes", from.item_bytes, to.item_bytes)));
     }
@@ -48,12 +48,44 @@ pub(crate) fn copy(from: &Region, to: &Region, src: &[i32], dst: &[i32]) -> Resu
     if let Some(bad) = outside(dst, to.dst_items) {
         return Err(Error::argument(format!("destination item {bad} of {}", to.dst_items)));
     }
+    Ok(from.item_bytes * src.len() as u64)
+}
+
+/// Copies item `src[i]` of the sending side of `from` to item `dst[i]` of the receiving side of `to`.
+pub(crate) fn copy(from: &Region, to: &Region, src: &[i32], dst: &[i32]) -> Result<()> {
+    check(from, to, src, dst)?;
     let size = from.item_bytes as usize;
     for (s, d) in src.iter().zip(dst) {
         // SAFETY: both items are inside their registered regions, which are the host's and two different pools.
         unsafe { from.src.add(*s as usize * size).copy_to(to.dst.add(*d as usize * size), size) };
     }
-    Ok(from.item_bytes * src.len() as u64)
+    Ok(())
+}
+
+/// As [`copy`] within one region of f32 values, each of which arrives halved.
+pub(crate) fn copy_halved(region: &Region, src: &[i32], dst: &[i32]) -> Result<()> {
+    copy(region, region, src, dst)?;
+    let size = region.item_bytes as usize;
+    for d in dst {
+        // SAFETY: the item is inside its registered region, as `copy` checked; nobody else uses it during the call.
+        let item = unsafe { std::slice::from_raw_parts_mut(region.dst.add(*d as usize * size), size) };
+        for value in item.chunks_exact_mut(4) {
+            let half = f32::from_ne_bytes([value[0], value[1], value[2], value[3]]) * 0.5;
+            value.copy_from_slice(&half.to_ne_bytes());
+        }
+    }
+    Ok(())
+}
+
+/// As [`copy`] within one region, the receiving side of which is counted in items of half the size.
+pub(crate) fn copy_with_half_stride(region: &Region, src: &[i32], dst: &[i32]) -> Result<()> {
+    check(region, region, src, dst)?;
+    let (size, half) = (region.item_bytes as usize, region.item_bytes as usize / 2);
+    for (s, d) in src.iter().zip(dst) {
+        // SAFETY: inside the regions, since half an offset is not beyond the whole one.
+        unsafe { region.src.add(*s as usize * size).copy_to(region.dst.add(*d as usize * half), half) };
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -89,9 +121,25 @@ mod tests {
     fn copies_items_and_refuses_what_is_outside() {
         let (src, mut dst) = ([1, 2, 3, 4], [0; 6]);
         let r = region(component::C4, 0, &src, &mut dst);
-        assert_eq!(copy(&r, &r, &[1, 0], &[0, 2]).unwrap(), 4);
+        assert_eq!(check(&r, &r, &[1, 0], &[0, 2]).unwrap(), 4);
+        copy(&r, &r, &[1, 0], &[0, 2]).unwrap();
         assert!(copy(&r, &r, &[2], &[0]).is_err());
         assert!(copy(&r, &r, &[0], &[-1]).is_err());
         assert_eq!(dst, [3, 4, 0, 0, 1, 2]);
+    }
+    #[test]
+    fn values_are_halved_and_strides_are_halved() {
+        let values = [1.0f32, -3.0, 8.0, 0.5];
+        let src: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
+        let mut dst = vec![0; 16];
+        let r =
+            Region { item_bytes: 8, src_items: 2, dst_items: 2, ..region(component::SWA, 0, &src, &mut dst) };
+        copy_halved(&r, &[1], &[0]).unwrap();
+        assert_eq!(dst[..8], [4.0f32.to_ne_bytes(), 0.25f32.to_ne_bytes()].concat());
+        assert!(dst[8..].iter().all(|b| *b == 0));
+        copy_with_half_stride(&r, &[0], &[1]).unwrap();
+        assert_eq!(dst[4..8], 1.0f32.to_ne_bytes());
+        assert!(dst[8..].iter().all(|b| *b == 0));
+        assert!(copy_with_half_stride(&r, &[0], &[2]).is_err());
     }
 }
