@@ -125,7 +125,9 @@ fn suspicion_saves_two_runs_in_five() {
 fn misplaced_suspicion_costs_little() {
     let suspicion = Suspicion { change: 11, weight: 80.0, evidence: String::new(), step: Evidence::E3 };
     let plain = mean((0..64).filter(|cell| *cell != 11).map(|cell| hunt(64, &[cell], &[])));
-    let misled = mean((0..64).filter(|cell| *cell != 11).map(|cell| hunt(64, &[cell], &[suspicion.clone()])));
+    let misled = mean(
+        (0..64).filter(|cell| *cell != 11).map(|cell| hunt(64, &[cell], std::slice::from_ref(&suspicion))),
+    );
     println!("64 changes, one culprit, another one suspected: {plain:.2} runs, {misled:.2}");
     assert!(misled <= plain + 2.0, "{misled} runs, {plain} without the suspicion");
 }
