@@ -292,7 +292,7 @@ fn seed_replay(baseline: &std::path::Path, index_topk: Option<usize>) -> (usize,
     })
     .unwrap_or_else(|error| panic!("{error}"));
     let options =
-        hotseam_bisect::Options { budget_runs: section.budget_runs, ..hotseam_bisect::Options::default() };
+        hotseam_bisect::Options { budget_runs: section.budget(), ..hotseam_bisect::Options::default() };
     (given, hotseam_bisect::run(&mut target, &options, &mut ()))
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::assignments::Assignments;
 use crate::document::{Fault, FieldPath, Step};
 use crate::names;
-use crate::oracle::{Oracle, OracleKind};
+use crate::oracle::{NoiseKind, Oracle, OracleKind};
 use crate::target::TargetSection;
 
 /// A whole configuration. Paths are absolute after [`crate::load`].
@@ -157,16 +157,27 @@ pub struct BisectSection {
     pub bad: String,
     /// What tells them apart.
     pub oracle: Oracle,
-    /// Oracle runs allowed, those that verify both ends included.
-    #[serde(default = "default_budget", deserialize_with = "positive")]
-    pub budget_runs: usize,
+    /// Oracle runs allowed, those that verify both ends included; `null` for [`BisectSection::budget`]'s default.
+    #[serde(default, deserialize_with = "some_positive", skip_serializing_if = "Option::is_none")]
+    pub budget_runs: Option<usize>,
     /// Running servers to bisect; `null` bisects an engine in this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<TargetSection>,
 }
 
-fn default_budget() -> usize {
-    20
+/// Oracle runs for one culprit among 64 changes if a run is a verdict, with some to spare.
+const BUDGET: usize = 20;
+/// As [`BUDGET`], if runs are draws: each question is asked several times.
+const BUDGET_OF_DRAWS: usize = 200;
+
+impl BisectSection {
+    /// Oracle runs allowed: those that the file says, or 20, or 200 if the oracle's answers are draws.
+    pub fn budget(&self) -> usize {
+        self.budget_runs.unwrap_or(match self.oracle.noise() {
+            NoiseKind::Exact => BUDGET,
+            NoiseKind::Counted => BUDGET_OF_DRAWS,
+        })
+    }
 }
 
 impl Config {
@@ -174,6 +185,7 @@ impl Config {
     pub(crate) fn check_references(&self) -> Result<(), Fault> {
         self.assignments.check()?;
         let Some(bisect) = &self.bisect else { return Ok(()) };
+        self.check_sizes(bisect)?;
         for (field, name) in [("good", &bisect.good), ("bad", &bisect.bad)] {
             if !self.assignments.contains(name) {
                 let known: Vec<&str> = self.assignments.iter().map(|(known, _)| known).collect();
@@ -186,6 +198,36 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Refuses an oracle whose prompts the engine cannot hold.
+    fn check_sizes(&self, bisect: &BisectSection) -> Result<(), Fault> {
+        /// Needle positions per length, at most.
+        const DEPTHS: usize = 10_000;
+        let context = self.engine.max_context;
+        let (field, found, most) = match &bisect.oracle.kind {
+            OracleKind::Needle(needle) if needle.depths > DEPTHS => ("depths", needle.depths, DEPTHS),
+            OracleKind::Needle(needle) => {
+                ("lengths", needle.lengths.iter().copied().max().unwrap_or(0), context)
+            }
+            OracleKind::Perplexity(text) => {
+                ("lengths", text.lengths.iter().copied().max().unwrap_or(0), context)
+            }
+            OracleKind::Kl(kl) => ("tokens", kl.tokens, context),
+            OracleKind::Repeat(repeat) => ("tokens", repeat.tokens, context),
+            OracleKind::Exact(_) | OracleKind::Command(_) => return Ok(()),
+        };
+        if found <= most {
+            return Ok(());
+        }
+        let hint = (field != "depths")
+            .then(|| format!("`engine.max_context` is {context}; raise it or ask for less"));
+        Err(Fault {
+            path: FieldPath(["bisect", "oracle", field].map(|key| Step::Key(key.to_owned())).to_vec()),
+            message: format!("expected at most {most}, found {found}"),
+            hint,
+            at_key: false,
+        })
     }
 
     /// Makes every path absolute; `base` gives the directory that a field's relative path stands in.
@@ -255,6 +297,16 @@ pub(crate) fn positive_number<'de, D: Deserializer<'de>>(deserializer: D) -> Res
     let value = f64::deserialize(deserializer)?;
     if !value.is_finite() || value <= 0.0 {
         return Err(D::Error::custom(format_args!("expected a finite number above 0, found {value}")));
+    }
+    Ok(value)
+}
+
+/// A time in seconds, of a week at most.
+pub(crate) fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    const WEEK: f64 = 7.0 * 86_400.0;
+    let value = positive_number(deserializer)?;
+    if value > WEEK {
+        return Err(D::Error::custom(format_args!("expected at most {WEEK} seconds, found {value}")));
     }
     Ok(value)
 }

@@ -7,7 +7,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::schema::{positive_number, some_items};
+use crate::schema::{seconds, some_items};
 
 /// The servers of one serving instance, all of which get the same assignments: one server, the ranks of a group, or the
 /// workers of a prefill and decode pair.
@@ -20,7 +20,7 @@ pub struct TargetSection {
     /// Where requests go: the server's OpenAI endpoint, or that of a router before it.
     pub api: Endpoint,
     /// Seconds that one answer may take.
-    #[serde(default = "timeout", deserialize_with = "positive_number")]
+    #[serde(default = "timeout", deserialize_with = "seconds")]
     pub timeout_seconds: f64,
 }
 

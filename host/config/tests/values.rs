@@ -29,7 +29,9 @@ fn defaults_and_paths() {
     assert_eq!((config.engine.max_seqs, config.engine.chunk, config.engine.pages), (8, 512, None));
     assert_eq!(config.engine.topology, Topology::Single);
     let bisect = config.bisect.expect("given");
-    assert_eq!(bisect.budget_runs, 20);
+    assert_eq!((bisect.budget_runs, bisect.budget()), (None, 20));
+    let noisy = read(&["bisect.oracle={kind: repeat}"]).bisect.expect("given");
+    assert_eq!(noisy.budget(), 200);
     assert_eq!(bisect.oracle.kind, OracleKind::Kl(KlOracle { threshold: Some(0.01), ..KlOracle::default() }));
     assert_eq!((bisect.oracle.noise(), bisect.target), (NoiseKind::Exact, None));
 }
@@ -118,4 +120,20 @@ fn endpoints_are_places_with_tokens() {
     assert_eq!(places, [&EndpointPlace::Unix(here.join("run/a.sock")), &EndpointPlace::Tcp("h:9".into())]);
     assert_eq!(target.endpoints[1].token_file, Some(here.join("t")));
     assert_eq!((target.api.to_string(), target.timeout_seconds), ("http://h:8".to_owned(), 120.0));
+}
+
+#[test]
+fn an_oracle_asks_for_no_more_than_the_engine_holds() {
+    for (set, part) in [
+        ("bisect.oracle={kind: kl, tokens: 99999999999}", "bisect.oracle.tokens"),
+        ("bisect.oracle={kind: repeat, tokens: 8193}", "bisect.oracle.tokens"),
+        ("bisect.oracle={kind: perplexity, lengths: [64, 999999999]}", "bisect.oracle.lengths"),
+        ("bisect.oracle={kind: needle, lengths: [999999999]}", "bisect.oracle.lengths"),
+        ("bisect.oracle={kind: needle, lengths: [512], depths: 99999999999}", "bisect.oracle.depths"),
+        ("bisect.oracle={kind: command, command: [a], timeout_seconds: 1e300}", "at most 604800 seconds"),
+    ] {
+        let error =
+            parse(TEXT, "x.yaml", Path::new("/etc/hotseam"), &[set.to_owned()]).unwrap_err().to_string();
+        assert!(error.contains(part), "{set}: {error}");
+    }
 }

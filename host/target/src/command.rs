@@ -16,7 +16,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread::JoinHandle;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
@@ -29,6 +30,8 @@ const SAID: i32 = 3;
 const KEPT: usize = 4096;
 /// Bytes of JSON, at most.
 const MOST_SAID: usize = 1 << 16;
+/// Time for the rest of the outputs once a command has ended. A process that left the group may hold them open for ever.
+const DRAIN: Duration = Duration::from_secs(1);
 /// Time between two looks at a running command.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -131,8 +134,8 @@ pub(crate) fn run(run: &Run<'_>) -> Result<Answer, Broken> {
         Some(tail(said, MOST_SAID)),
     ];
     let ended = wait(&mut child, run.limit).map_err(start)?;
-    let [out, err, said] =
-        outputs.map(|reader| reader.and_then(|reader| reader.join().ok()).unwrap_or_default());
+    let until = Instant::now() + DRAIN;
+    let [out, err, said] = outputs.map(|reader| reader.map_or_else(Vec::new, |reader| reader.finish(until)));
     let Some(status) = ended else { return Ok(Answer::Hang) };
     let output = [out, err].map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned());
     let output = output.iter().filter(|text| !text.is_empty()).cloned().collect::<Vec<_>>().join("\n");
@@ -234,23 +237,44 @@ fn parse(bytes: &[u8]) -> Result<Said, String> {
     }
 }
 
+/// The last bytes of an output, as a thread reads it.
+struct Tail {
+    kept: Arc<Mutex<Vec<u8>>>,
+    ended: Receiver<()>,
+}
+
+impl Tail {
+    /// What there is at the end of the output, or at `until`.
+    fn finish(self, until: Instant) -> Vec<u8> {
+        // A reader that is gone, or late, has kept what it read.
+        let _ = self.ended.recv_timeout(until.saturating_duration_since(Instant::now()));
+        std::mem::take(&mut self.kept.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// Reads to the end and keeps the last `most` bytes.
-fn tail(mut from: impl Read + Send + 'static, most: usize) -> JoinHandle<Vec<u8>> {
+fn tail(mut from: impl Read + Send + 'static, most: usize) -> Tail {
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let (end, ended) = std::sync::mpsc::channel();
+    let mine = Arc::clone(&kept);
     std::thread::spawn(move || {
-        let (mut kept, mut piece) = (Vec::new(), [0; 4096]);
+        let mut piece = [0; 4096];
         loop {
             match from.read(&mut piece) {
-                Ok(0) => return kept,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return kept,
+                Ok(0) | Err(_) => break,
                 Ok(read) => {
+                    let mut kept = mine.lock().unwrap_or_else(PoisonError::into_inner);
                     kept.extend_from_slice(&piece[..read]);
                     let over = kept.len().saturating_sub(most);
                     kept.drain(..over);
                 }
             }
         }
-    })
+        // Nobody may be waiting any more.
+        let _ = end.send(());
+    });
+    Tail { kept, ended }
 }
 
 #[cfg(test)]
@@ -307,6 +331,14 @@ mod tests {
         let limit = Duration::from_secs(1);
         let missing = run(&Run { command: &command, env: &env, limit, assignment: "a", places: &places });
         assert!(missing.unwrap_err().to_string().contains("cannot run `/nonexistent/oracle`"));
+    }
+
+    #[test]
+    fn a_process_that_leaves_the_group_does_not_hold_the_verdict() {
+        let begin = Instant::now();
+        assert_eq!(said("setsid sleep 30 & echo early; exit 1").0, Verdict::Bad);
+        assert_eq!(sh("setsid sleep 30 & sleep 30", 0.2).unwrap(), Answer::Hang);
+        assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
     }
 
     #[test]

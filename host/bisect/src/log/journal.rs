@@ -72,11 +72,6 @@ impl<'s> Journal<'s> {
         self.0.borrow().from_log.contains(&number)
     }
 
-    /// Runs whose answers were in the log so far.
-    pub fn recorded_runs(&self) -> usize {
-        self.0.borrow().from_log.len()
-    }
-
     /// Writes lines, and waits until they are on disk.
     pub fn write(&self, lines: &[Line]) {
         let inner = &mut *self.0.borrow_mut();

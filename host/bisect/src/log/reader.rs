@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use hotseam_target::{Conformance, Counts, Outcome, Suspicion, Verdict};
+use serde_json::Value;
 use thiserror::Error;
 
 use super::line::{Answer, Begun, FORMAT, Failed, Header, Line};
@@ -65,7 +66,7 @@ impl Log {
         while let Some(length) = bytes[whole..].iter().position(|byte| *byte == b'\n') {
             number += 1;
             let text = &bytes[whole..whole + length];
-            let line = serde_json::from_slice::<Line>(text).map_err(|error| match format_of(text) {
+            let line = read_line(text).map_err(|error| match format_of(text) {
                 Some(found) if number == 1 && found != u64::from(FORMAT) => LogError::Format { found },
                 _ => LogError::Damaged { line: number, message: error.to_string() },
             });
@@ -225,8 +226,31 @@ impl Log {
     }
 }
 
+/// A line, with every control character but line ends and tabs replaced: reports print what it says to terminals.
+fn read_line(text: &[u8]) -> serde_json::Result<Line> {
+    fn clean(value: &mut Value) {
+        match value {
+            Value::String(text) if text.contains(unprintable) => {
+                *text = text.replace(unprintable, "\u{fffd}")
+            }
+            Value::Array(items) => items.iter_mut().for_each(clean),
+            Value::Object(fields) => fields.values_mut().for_each(clean),
+            _ => {}
+        }
+    }
+    let mut value: Value = serde_json::from_slice(text)?;
+    clean(&mut value);
+    serde_json::from_value(value)
+}
+
+/// Control characters, and those that turn the direction of writing.
+fn unprintable(c: char) -> bool {
+    (c.is_control() && !matches!(c, '\n' | '\t'))
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 fn format_of(text: &[u8]) -> Option<u64> {
-    serde_json::from_slice::<serde_json::Value>(text).ok()?.get("format")?.as_u64()
+    serde_json::from_slice::<Value>(text).ok()?.get("format")?.as_u64()
 }
 
 /// Answers of earlier runs.

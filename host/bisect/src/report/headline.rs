@@ -18,6 +18,7 @@ pub struct About {
 /// What came out, in a sentence or two.
 pub fn headline(report: &Report) -> String {
     let ends = format!("{} passes and {} fails", report.ends.good.assignment, report.ends.bad.assignment);
+    let only_ends = report.trials.iter().all(|trial| matches!(trial.why.as_str(), "good end" | "bad end"));
     match report.verdict {
         Word::Found | Word::SecondSignature => found(report),
         Word::NoPatch => {
@@ -42,6 +43,9 @@ pub fn headline(report: &Report) -> String {
                  that were tried heals it."
             ),
         },
+        Word::Inconclusive if report.culprits.is_empty() && only_ends => {
+            "The ends could not be judged, so no change was searched: see the notes.".to_owned()
+        }
         Word::Inconclusive if report.culprits.is_empty() => {
             format!("{ends}, but no set of changes could be convicted.")
         }
@@ -50,6 +54,9 @@ pub fn headline(report: &Report) -> String {
         }
         Word::OracleBroken => {
             "The oracle gave no verdict, so nothing is blamed and nothing is cleared.".to_owned()
+        }
+        Word::BudgetSpent if report.culprits.is_empty() && only_ends => {
+            format!("{} runs were not enough to tell the ends apart.", report.runs)
         }
         Word::BudgetSpent if report.culprits.is_empty() => {
             format!("{} runs were not enough to convict a change.", report.runs)

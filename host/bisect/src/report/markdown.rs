@@ -173,14 +173,13 @@ fn runs(out: &mut String, report: &Report) {
     );
     for trial in &report.trials {
         let outcome = &trial.outcome;
-        let axes: Vec<String> = trial.axes.iter().map(|(name, value)| format!(" {name}={value}")).collect();
         let draws =
             if counted { format!(" {} | {} |", outcome.counts, outcome.launch) } else { String::new() };
         let _ = writeln!(
             out,
             "| {} | {} | {} | {} |{draws} {:.1} |",
             trial.number,
-            cell(&format!("{}{}", trial.why, axes.concat())),
+            cell(&trial.why),
             word(outcome.verdict),
             cell(&outcome.summary),
             outcome.seconds
@@ -206,7 +205,7 @@ fn cell(text: &str) -> String {
     plain(text).replace('|', "\\|")
 }
 
-/// Text on one line that makes no tags and no code. Issue trackers render HTML.
+/// Text on one line that makes no tags, no code and no links. Issue trackers render HTML.
 fn plain(text: &str) -> String {
-    text.replace(['\n', '\r'], " ").replace('<', "&lt;").replace('`', "\\`")
+    text.replace(['\n', '\r'], " ").replace('<', "&lt;").replace('`', "\\`").replace("](", "]\\(")
 }

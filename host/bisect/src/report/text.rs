@@ -62,15 +62,13 @@ pub fn trial_line(trial: &Trial, style: Style) -> String {
         stands.push(format!("P(top) {:.2}", top.probability));
     }
     let stands = if stands.is_empty() { String::new() } else { format!("  {}", stands.join(", ")) };
-    let axes: Vec<String> = trial.axes.iter().map(|(name, value)| format!(" {name}={value}")).collect();
-    let why = format!("{}{}", trial.why, axes.concat());
     // The number, the verdict and the spaces between take 10 columns.
     let taken = 10 + result.chars().count() + stands.chars().count();
     let room = style.width.saturating_sub(taken).clamp(12, 40);
     format!(
         "#{:<2} {:<room$} {} {result}{}",
         trial.number,
-        shorten(&why, room),
+        shorten(&trial.why, room),
         style.verdict(outcome.verdict),
         style.dim(&stands)
     )

@@ -88,6 +88,9 @@ fn patched(
         other => other?,
     };
     let set = words(settings);
+    if heals {
+        known.passed_with = Some((trial, set.clone()));
+    }
     known.notes.push(if heals {
         format!("with {set} the bad end passes too (run {trial}): the patches are cleared")
     } else {

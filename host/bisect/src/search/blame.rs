@@ -190,7 +190,11 @@ fn narrowing(plan: &Plan, change: &Change, found: &Found) -> Option<String> {
         Narrow::All => Some(format!("all of {all} are needed to fail")),
         Narrow::Band => Some(format!("{own} of {all} are needed together")),
         Narrow::Unclear => Some(format!("which of {all} cannot be told: some of them cannot be judged")),
-        Narrow::Spread => Some("adds up: no class or phase of the patch fails alone".to_owned()),
+        Narrow::Spread => Some(
+            "adds up: no single class or phase of the patch fails alone, all named here together do; which of them are \
+             needed was not narrowed further"
+                .to_owned(),
+        ),
         Narrow::Several { first, last } => {
             Some(format!("enough by itself: {}, or {} together", layers(first), layers(last)))
         }

@@ -28,6 +28,11 @@ pub(super) fn clear(hunt: &Hunt<'_>, known: &Knowledge) -> (Vec<Exonerated>, Vec
             trial,
             reason,
         };
+        if let Some((trial, set)) = &known.passed_with {
+            let reason = format!("passes with it once {set} (run {trial}){flag}");
+            exonerated.push(cleared(Grade::Passes, Some(*trial), reason));
+            continue;
+        }
         let alive: Arm = atoms.difference(&known.not_run).copied().collect();
         if alive.is_empty() {
             let reason = "did not run in the failing run (receipts)".to_owned();

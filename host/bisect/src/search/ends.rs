@@ -1,5 +1,6 @@
 //! Both ends first: does the good end pass, does the bad end fail, here and now?
 
+use hotseam_target::simulated::Random;
 use hotseam_target::{Arm, Verdict};
 
 use super::Knowledge;
@@ -112,33 +113,20 @@ impl Turns {
     /// The end whose turn it is: the good one begins, the bad one follows, then the one with fewer runs, the order of
     /// each pair by chance, so that a drift does not look like a difference. As long as the bad end only passes, it
     /// goes on alone.
-    fn next(&self, chance: &mut Chance) -> usize {
+    fn next(&self, chance: &mut Random) -> usize {
         match self.runs {
             [0, _] => 0,
             [_, 0] => 1,
             _ if self.tallies[1].fail == 0.0 && self.runs[1] < CLEAN => 1,
-            [good, bad] if good == bad => chance.coin(),
+            [good, bad] if good == bad => (chance.bits() >> 63) as usize,
             [good, bad] => usize::from(bad < good),
         }
     }
 }
 
-/// Chance from a seed (SplitMix64).
-struct Chance(u64);
-
-impl Chance {
-    fn coin(&mut self) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 63) as usize
-    }
-}
-
 fn draw(hunt: &mut Hunt<'_>, known: &mut Knowledge) -> Result<Ends, Stop> {
     let arms = [Arm::new(), hunt.plan.all()];
-    let mut chance = Chance(hunt.options.seed);
+    let mut chance = Random::new(hunt.options.seed);
     let mut turns = Turns::NONE;
     let (mut launches, mut only_one, mut alike) = (1, false, 0);
     for (arm, fails) in arms.iter().zip([false, true]) {

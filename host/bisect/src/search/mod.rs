@@ -51,6 +51,8 @@ pub(crate) struct Knowledge {
     /// A set that fails only together was met, and not found.
     pub(crate) interacting: bool,
     pub(crate) what_if: Vec<WhatIf>,
+    /// Trial in which the bad end passed once a setting had healed the good end, and the setting in words.
+    pub(crate) passed_with: Option<(usize, String)>,
     pub(crate) notes: Vec<String>,
 }
 

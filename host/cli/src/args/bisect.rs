@@ -61,7 +61,7 @@ pub(crate) struct BisectRunArgs {
     pub(crate) seed: Option<u64>,
     /// Only print the changes, the expected number of runs and their minutes. If no log tells how long a run takes, the
     /// good end is run once.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["log", "no_log", "cache", "output"])]
     pub(crate) dry_run: bool,
     /// Log to this new file; by default a new file in `hotseam-runs` beside the configuration.
     #[arg(long, value_name = "FILE")]
@@ -79,7 +79,7 @@ pub(crate) struct BisectRunArgs {
 /// Bounds of a search that may change when it is resumed.
 #[derive(Debug, Args)]
 pub(crate) struct Bounds {
-    /// Oracle runs allowed, both ends included; the file's by default.
+    /// Oracle runs allowed, both ends included; the file's by default, or 20, or 200 if the oracle is noisy.
     #[arg(long, value_name = "RUNS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) budget_runs: Option<u32>,
     /// Minutes of oracle runs allowed.
@@ -88,7 +88,7 @@ pub(crate) struct Bounds {
     /// Independent culprits to look for.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_culprits: Option<u32>,
-    /// Arms to measure at the same time, if the target can.
+    /// Arms to measure at the same time, if the target can; a noisy oracle is asked about one after another.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) jobs: Option<u32>,
 }

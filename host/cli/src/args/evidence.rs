@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{ConfigFile, Format};
+use super::{Format, GuardedFile};
 
 /// `hotseam needle`.
 #[derive(Debug, Args)]
@@ -14,7 +14,7 @@ use super::{ConfigFile, Format};
 )]
 pub(crate) struct NeedleArgs {
     #[command(flatten)]
-    pub(crate) file: ConfigFile,
+    pub(crate) file: GuardedFile,
     /// Prompt lengths in tokens; the file's by default.
     #[arg(long, value_delimiter = ',', value_name = "TOKENS")]
     pub(crate) lengths: Option<Vec<usize>>,

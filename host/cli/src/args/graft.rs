@@ -37,15 +37,15 @@ pub(crate) struct GraftArgs {
     /// Tokens of a needle prompt, or of the held-out text.
     #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(128..))]
     pub(crate) tokens: u32,
-    /// Needle prompts to look for failing ones in.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) probes: u32,
-    /// Failing prompts to try each graft on.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) cases: u32,
-    /// Divergence, in nats, up to which a run passes.
-    #[arg(long, value_name = "NATS", default_value_t = 1e-2)]
-    pub(crate) threshold: f64,
+    /// Needle prompts to look for failing ones in, with --oracle needle; 8 by default.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) probes: Option<u32>,
+    /// Failing prompts to try each graft on, with --oracle needle; 2 by default.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) cases: Option<u32>,
+    /// Divergence, in nats, up to which a run passes, with --oracle kl; 0.01 by default.
+    #[arg(long, value_name = "NATS")]
+    pub(crate) threshold: Option<f64>,
     /// Tries what heals layer by layer too.
     #[arg(long)]
     pub(crate) layers: bool,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{CaptureArgs, ConfigFile, Format};
+use super::{CaptureArgs, Format, GuardedFile};
 
 /// `hotseam serve`.
 #[derive(Debug, Args)]
@@ -15,7 +15,7 @@ use super::{CaptureArgs, ConfigFile, Format};
 )]
 pub(crate) struct ServeArgs {
     #[command(flatten)]
-    pub(crate) file: ConfigFile,
+    pub(crate) file: GuardedFile,
     /// Log JSON lines.
     #[arg(long)]
     pub(crate) log_json: bool,

@@ -91,6 +91,13 @@ pub(crate) struct ConfigFile {
     /// Changes one field for this run, such as engine.chunk=256; may be given several times.
     #[arg(long, value_name = "FIELD=VALUE")]
     pub(crate) set: Vec<String>,
+}
+
+/// A configuration file whose model serves requests here, as it stands or under guard.
+#[derive(Debug, Args)]
+pub(crate) struct GuardedFile {
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
     /// Guards every seam call, so that the one that writes wrongly is named; several times slower. The same as --set
     /// engine.guard=true.
     #[arg(long)]
@@ -137,6 +144,27 @@ mod tests {
             if let Err(error) = Cli::try_parse_from(&words) {
                 panic!("{line}: {error}");
             }
+        }
+    }
+
+    #[test]
+    fn flags_without_effect_are_refused() {
+        for (line, refused) in [
+            ("hotseam trace -c a.yaml", false),
+            ("hotseam trace -c a.yaml --prompt-tokens 64", true),
+            ("hotseam trace -c a.yaml --needle 512", true),
+            ("hotseam trace -c a.yaml --capture moe.route@decode:layers=0 --out f --prompt-tokens 64", false),
+            ("hotseam compare -c a.yaml --prompt-tokens 64", false),
+            ("hotseam compare -c a.yaml --guard", true),
+            ("hotseam graft -c a.yaml --guard", true),
+            ("hotseam config print -c a.yaml --guard", true),
+            ("hotseam needle -c a.yaml --guard", false),
+            ("hotseam serve -c a.yaml --guard", false),
+            ("hotseam bisect run a.yaml --dry-run --log x.jsonl", true),
+            ("hotseam bisect run a.yaml --dry-run --output x.html", true),
+            ("hotseam bisect run a.yaml --dry-run --format json", false),
+        ] {
+            assert_eq!(Cli::try_parse_from(shell_words(line)).is_err(), refused, "{line}");
         }
     }
 

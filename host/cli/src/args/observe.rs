@@ -54,6 +54,11 @@ pub(crate) struct CompareArgs {
 
 /// The capture part of `hotseam trace`.
 #[derive(Debug, Args)]
+#[command(
+    mut_arg("prompt_tokens", |arg| arg.requires("capture")),
+    mut_arg("decode_tokens", |arg| arg.requires("capture")),
+    mut_arg("needle", |arg| arg.requires("capture"))
+)]
 pub(crate) struct CaptureArgs {
     /// Runs the model in this process and writes one call of this cell, such as `indexer.select@decode:layers=2`, to a
     /// file with all that it reads.

@@ -3,7 +3,7 @@
 use anyhow::anyhow;
 use hotseam_config::Config;
 use hotseam_evidence::divergence::{DECODE_TOKENS, Passage};
-use hotseam_evidence::graft::{self, Graft, GraftPlan, GraftReport, Oracle};
+use hotseam_evidence::graft::{self, Graft, GraftPlan, GraftReport, KvPart, Oracle};
 use hotseam_evidence::haystack::Haystack;
 use hotseam_evidence::needle::{NeedlePlan, Probe};
 
@@ -17,6 +17,12 @@ use crate::terminal;
 const NOT_MADE: u8 = 5;
 /// Name of the bad end with what was planted.
 const PLANTED: &str = "graft-bad";
+/// Needle prompts to look in by default: a fault that is lost in a quarter of them shows in two.
+const PROBES: usize = 8;
+/// Failing prompts by default: a second one so that a graft does not heal by luck.
+const CASES: usize = 2;
+/// Default bar of a divergence in nats: above what faithful variants differ by (docs/measurements.md).
+const THRESHOLD: f64 = 1e-2;
 
 /// Puts values of a good run into a bad one, in this process.
 pub(crate) fn run(args: &GraftArgs) -> Result<u8, Failure> {
@@ -38,9 +44,18 @@ fn graft(args: &GraftArgs) -> Result<GraftReport, Failure> {
     let grafts = grafts.collect::<Result<Vec<_>, _>>().map_err(Failure::usage)?;
     host::named(&config, &good)?;
     let rules = plant(host::named(&config, &bad)?, &args.plant).map_err(Failure::usage)?;
-    if !(args.threshold.is_finite() && args.threshold > 0.0) {
-        let found = args.threshold;
-        return Err(Failure::usage(anyhow!("--threshold is {found}, expected a number above 0")));
+    let idle = match args.oracle {
+        GraftOracle::Needle => args.threshold.map(|_| "--threshold is read with --oracle kl only"),
+        GraftOracle::Kl => {
+            args.probes.or(args.cases).map(|_| "--probes and --cases are read with --oracle needle only")
+        }
+    };
+    if let Some(text) = idle {
+        return Err(Failure::usage(anyhow!("{text}; leave it out, or change --oracle")));
+    }
+    let threshold = args.threshold.unwrap_or(THRESHOLD);
+    if !(threshold.is_finite() && threshold > 0.0) {
+        return Err(Failure::usage(anyhow!("--threshold is {threshold}, expected a number above 0")));
     }
     let (tokens, most) = (args.tokens as usize, config.engine.max_context);
     if tokens + DECODE_TOKENS > most {
@@ -53,6 +68,17 @@ fn graft(args: &GraftArgs) -> Result<GraftReport, Failure> {
 
     let host = host::start(&config)?;
     host::announce(&config, &host);
+    let layers = host.engine.model().config.num_hidden_layers;
+    for graft in &grafts {
+        if let Graft::Kv(KvPart { layers: Some(named), .. }) = graft
+            && named.max().is_some_and(|last| last as usize >= layers)
+        {
+            return Err(Failure::usage(anyhow!(
+                "graft `{graft}`: the layers of this model are 0 to {}",
+                layers - 1
+            )));
+        }
+    }
     let bad = match args.plant.is_empty() {
         true => bad,
         false => {
@@ -64,7 +90,7 @@ fn graft(args: &GraftArgs) -> Result<GraftReport, Failure> {
         good,
         bad,
         grafts,
-        cases: args.cases as usize,
+        cases: args.cases.map_or(CASES, |cases| cases as usize),
         reverse: !args.no_reverse,
         layers: args.layers,
     };
@@ -82,7 +108,7 @@ fn graft(args: &GraftArgs) -> Result<GraftReport, Failure> {
         GraftOracle::Kl => {
             let passage =
                 Passage::new(&host.tokenizer, &text, tokens, DECODE_TOKENS).map_err(Failure::usage)?;
-            let oracle = Oracle::Kl(&passage, args.threshold);
+            let oracle = Oracle::Kl(&passage, threshold);
             graft::run(&host.engine, &host.tokenizer, oracle, &plan, progress)
         }
     };
@@ -104,7 +130,7 @@ fn ends(config: &Config, args: &GraftArgs) -> Result<(String, String), Failure> 
 fn probes(config: &Config, args: &GraftArgs, host: &Host, text: &Haystack) -> Result<Vec<Probe>, Failure> {
     let plan = NeedlePlan {
         lengths: vec![args.tokens as usize],
-        probes: args.probes as usize,
+        probes: args.probes.map_or(PROBES, |probes| probes as usize),
         seed: config.needle.seed,
     };
     plan.probes(&host.tokenizer, text).map_err(Failure::usage)

@@ -21,7 +21,7 @@ struct Output<'a> {
 
 /// Sweeps needles in this process.
 pub(crate) fn run(args: &NeedleArgs) -> Result<u8, Failure> {
-    let config = host::config(&args.file)?;
+    let config = host::guarded_config(&args.file)?;
     // Before the model is loaded, so that a misspelt name costs no time.
     host::named(&config, &args.assignment)?;
     let plan = NeedlePlan {

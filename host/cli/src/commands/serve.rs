@@ -20,7 +20,7 @@ const INTERRUPTED: i32 = 130;
 
 /// Serves until SIGINT or SIGTERM, then drains. A second signal ends at once.
 pub(crate) fn run(args: &ServeArgs) -> Result<u8, Failure> {
-    let config = host::config(&args.file)?;
+    let config = host::guarded_config(&args.file)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("hotseam-http")

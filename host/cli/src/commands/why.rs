@@ -33,6 +33,7 @@ pub(crate) fn run(args: &NeedleArgs, host: &Host, probes: &[Probe]) -> Result<u8
         }
     }
     bar.finish();
+    host::guarded(&host.engine);
     host.engine.shutdown();
     let Some(report) = explained.filter(|report| args.probe.is_some() || !report.recalled) else {
         terminal::talk(&format!(

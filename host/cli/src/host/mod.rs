@@ -17,7 +17,7 @@ use hotseam_loader::Loader;
 use hotseam_model::{Model, ModelConfig};
 use hotseam_slots::{Geometry, Registry, Slots, Topology};
 
-use crate::args::ConfigFile;
+use crate::args::{ConfigFile, GuardedFile};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -41,9 +41,17 @@ pub(crate) struct Host {
 /// # Errors
 /// Usage, naming the place.
 pub(crate) fn config(file: &ConfigFile) -> Result<Config, Failure> {
-    let guard = file.guard.then(|| "engine.guard=true".to_owned());
-    let set: Vec<String> = file.set.iter().cloned().chain(guard).collect();
-    load_config(&file.config, &set)
+    load_config(&file.config, &file.set)
+}
+
+/// As [`config`], with the guard on if it was asked for.
+///
+/// # Errors
+/// Usage, naming the place.
+pub(crate) fn guarded_config(args: &GuardedFile) -> Result<Config, Failure> {
+    let guard = args.guard.then(|| "engine.guard=true".to_owned());
+    let set: Vec<String> = args.file.set.iter().cloned().chain(guard).collect();
+    load_config(&args.file.config, &set)
 }
 
 /// What the guard of an engine found, told on stderr; `None` if calls were not guarded.

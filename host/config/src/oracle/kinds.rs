@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::schema::{lengths, positive, positive_number, some_positive, some_positive_number, some_share};
+use crate::schema::{
+    lengths, positive, positive_number, seconds, some_positive, some_positive_number, some_share,
+};
 
 /// What the answers of an oracle are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -181,7 +183,7 @@ pub struct CommandOracle {
     #[serde(deserialize_with = "crate::schema::some_items")]
     pub command: Vec<String>,
     /// Seconds after which the process group is killed and the run counts as hung.
-    #[serde(default = "command_timeout", deserialize_with = "positive_number")]
+    #[serde(default = "command_timeout", deserialize_with = "seconds")]
     pub timeout_seconds: f64,
     /// Environment variables to add.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -190,11 +192,4 @@ pub struct CommandOracle {
 
 fn command_timeout() -> f64 {
     600.0
-}
-
-impl KlOracle {
-    /// True if nothing but the measured floor sets the bar.
-    pub fn measures_floor(&self) -> bool {
-        self.threshold.is_none()
-    }
 }

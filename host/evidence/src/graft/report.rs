@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use hotseam_slots::{Cell, Phase, Seam};
 use serde::{Deserialize, Serialize};
 
 use super::observer::Corrupted;
@@ -90,9 +89,6 @@ pub struct GraftReport {
     pub seconds: f64,
 }
 
-/// Likelihood ratio that a strong piece of evidence gives.
-const STRONG: f64 = 8.0;
-
 impl GraftReport {
     /// Exit code of the command.
     pub fn exit_code(&self) -> u8 {
@@ -108,38 +104,6 @@ impl GraftReport {
     fn whole_kv(&self) -> Option<&GraftRow> {
         let is_kv = |row: &&GraftRow| row.graft.to_string() == "kv" && row.refused.is_none();
         self.rows.iter().find(is_kv)
-    }
-
-    /// How much likelier a changed cell is the culprit, after what the grafts showed, than one of which nothing is known.
-    /// Never zero: a graft shows through which tensor the symptom goes, not every way there.
-    pub fn weight(&self, cell: &Cell) -> f64 {
-        if matches!(self.verdict, Word::NothingToHeal | Word::GoodFails) {
-            return 1.0;
-        }
-        let by_phase = match self.whole_kv() {
-            None => 1.0,
-            // What decode begins with is to blame: either how it was written, or how it was moved.
-            Some(kv) if kv.healed => match (cell.id.seam, cell.id.phase) {
-                (Seam::KvTransport, _) if !self.corrupted.is_empty() => STRONG * STRONG,
-                (Seam::KvTransport, _) => 1.0 / STRONG,
-                (_, Some(Phase::Prefill)) if self.corrupted.is_empty() => STRONG,
-                _ => 1.0 / STRONG,
-            },
-            Some(_) => {
-                if cell.id.phase == Some(Phase::Decode) {
-                    STRONG
-                } else {
-                    1.0 / STRONG
-                }
-            }
-        };
-        let by_output = self.rows.iter().filter_map(|row| match &row.graft {
-            Graft::Outputs(selector) if row.refused.is_none() && selector.matches(cell) => {
-                Some(if row.healed { STRONG } else { 0.5 })
-            }
-            _ => None,
-        });
-        by_phase * by_output.product::<f64>()
     }
 
     /// What the rows say, in sentences.

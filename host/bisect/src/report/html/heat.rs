@@ -12,7 +12,7 @@ const STEPS: [(Evidence, &str, &str); 6] = [
     (Evidence::E1, "E1", "called in the failing run (receipts)"),
     (Evidence::E2, "E2", "the same call repeated"),
     (Evidence::E3, "E3", "compared with stock and truth on the same inputs"),
-    (Evidence::E4, "E4", "output replaced by the good side's (graft)"),
+    (Evidence::E4, "E4", "output replaced by the good side's (by hand: hotseam graft)"),
     (Evidence::E5, "E5", "swapped, and judged by the oracle"),
 ];
 

@@ -208,7 +208,7 @@ pub(super) fn what_if(out: &mut String, report: &Report) {
         };
         let _ = writeln!(
             out,
-            "<tr><td><code>{}</code></td><td>{}</td><td>{}</td><td>{} {}</td><td>{}</td><td>{}</td></tr>",
+            "<tr><td class=\"k\"><code>{}</code></td><td>{}</td><td>{}</td><td>{} {}</td><td>{}</td><td>{}</td></tr>",
             join(|s| &s.name),
             join(|s| &s.from),
             join(|s| &s.to),
@@ -367,9 +367,6 @@ pub(super) fn trials(out: &mut String, report: &Report) {
             trial.number,
             escape(&trial.why)
         );
-        for (name, value) in &trial.axes {
-            let _ = write!(out, " <code>{}={}</code>", escape(name), escape(value));
-        }
         if !trial.changes.is_empty() {
             let _ =
                 write!(out, "<details><summary>{} on</summary><ul>", plural(trial.changes.len(), "change"));

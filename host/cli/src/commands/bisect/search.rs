@@ -31,7 +31,7 @@ pub(super) fn run(args: &BisectRunArgs) -> Result<u8, Failure> {
             .map_err(Failure::usage)
     });
     let cache = cache.transpose()?;
-    let mut options = Options { budget_runs: ends.section.budget_runs, ..Options::default() };
+    let mut options = Options { budget_runs: ends.section.budget(), ..Options::default() };
     bound(&mut options, &args.bounds);
     options.confidence = args.confidence.unwrap_or(options.confidence);
     options.max_set = args.max_set.map_or(options.max_set, |most| most as usize);
