@@ -97,7 +97,7 @@ fn evidence(
     });
     if let Some(trial) = found.masked {
         lines.push(format!(
-            "masked: in the bad end, without the other culprits, it does no harm (run {trial})"
+            "masked: the bad end passes with it once the other culprits are out (run {trial})"
         ));
     }
     lines.extend(narrowing(&hunt.plan, change, found));

@@ -229,10 +229,40 @@ fn conformance(hunt: &mut Hunt<'_>) -> Result<Vec<Conformance>, Stop> {
     Ok(checks)
 }
 
+/// With several culprits: is one of them all that has to go? The others fail by themselves, and heal each other in the
+/// bad end.
+fn one_is_enough(hunt: &mut Hunt<'_>, known: &mut Knowledge) -> Result<bool, Stop> {
+    for index in 0..known.found.len() {
+        let without = hunt.plan.without(&hunt.plan.all(), &known.found[index].removed);
+        let tested = match hunt.test(&without, "bad end without one culprit", None) {
+            Err(Stop::Budget) => return Ok(false),
+            other => other?,
+        };
+        if !tested.good() {
+            continue;
+        }
+        known.healed = Some(tested.trial);
+        for (other, found) in known.found.iter_mut().enumerate() {
+            if other == index {
+                let removed = found.removed.clone();
+                found.confirm(tested.trial, removed);
+            } else {
+                found.masked = Some(tested.trial);
+                found.necessary = None;
+            }
+        }
+        return Ok(true);
+    }
+    Ok(false)
+}
+
 /// With several culprits: does each matter in the bad end once the others are gone? Costs runs only while the budget
 /// lasts; what is known without it is already a result.
 fn settle(hunt: &mut Hunt<'_>, known: &mut Knowledge, suspects: &[Suspect]) -> Result<(), Stop> {
     let count = known.found.len();
+    if count > 1 && one_is_enough(hunt, known)? {
+        return Ok(());
+    }
     for index in 0..count.saturating_sub(1) {
         let mut others = Arm::new();
         for (other, found) in known.found.iter().enumerate() {

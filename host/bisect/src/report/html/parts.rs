@@ -128,7 +128,7 @@ fn card(out: &mut String, report: &Report, culprit: &Culprit) {
             confirmation(
                 out,
                 report,
-                "bad end without the others (masked: it does no harm there)",
+                "bad end with it, the others out (masked)",
                 Verdict::Good,
                 Some(trial),
                 culprit.without,
