@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::escape::escape;
 use super::{About, Points, Report, Standing, Suspect, headline};
 
 /// The report for a CI server: a guilty change is a failure, a cleared one passes, one that is neither is skipped. A
@@ -76,22 +77,4 @@ fn case(out: &mut String, class: &str, name: &str, body: &str) {
         escape(class),
         escape(name)
     );
-}
-
-/// XML text or a quoted attribute. Control characters are not allowed in XML at all.
-fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&apos;"),
-            '\n' | '\t' => out.push(c),
-            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push('\u{fffd}'),
-            c => out.push(c),
-        }
-    }
-    out
 }

@@ -1,5 +1,6 @@
 //! What a search found, and its forms: terminal, Markdown, HTML, JUnit, JSON.
 
+mod escape;
 mod evidence;
 mod headline;
 mod html;

@@ -42,23 +42,9 @@ pub fn html(report: &Report, about: &About) -> String {
     out
 }
 
-/// Text between tags or in a quoted attribute.
+/// Text between tags or in a quoted attribute; arrows are one sign, which a narrow column cannot break in two.
 fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            // Not allowed in HTML text, and terminals of old logs are full of them.
-            c if c.is_control() && !matches!(c, '\n' | '\t') => out.push('\u{fffd}'),
-            c => out.push(c),
-        }
-    }
-    // One sign that a narrow column cannot break in two.
-    out.replace("-&gt;", "→")
+    super::escape::escape(text).replace("-&gt;", "→")
 }
 
 /// Colour class of a verdict.
