@@ -4,6 +4,8 @@ use crate::{plugins, root};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -13,8 +15,8 @@ pub struct Server {
     /// `127.0.0.1:port`.
     pub address: String,
     /// Path of its admin socket.
-    pub admin: std::path::PathBuf,
-    _dir: tempfile::TempDir,
+    pub admin: PathBuf,
+    dir: tempfile::TempDir,
 }
 
 /// An answer.
@@ -40,15 +42,20 @@ pub fn hotseam() -> Command {
 impl Server {
     /// Serves `configs/quickstart.yaml` with `overrides`, and waits until it is ready.
     pub fn start(overrides: &[&str]) -> Self {
+        Self::serve(&root().join("configs/quickstart.yaml"), overrides)
+    }
+
+    /// Serves a configuration with `overrides`, and waits until it is ready. Its state is in a directory of its own.
+    pub fn serve(config: &Path, overrides: &[&str]) -> Self {
         // The server refuses an admin socket in a directory that others can enter.
         let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
         let dir = tempfile::Builder::new().permissions(private).tempdir().expect("a temporary directory");
         let admin = dir.path().join("admin.sock");
         let mut command = hotseam();
-        command.args(["serve", "-c"]).arg(root().join("configs/quickstart.yaml"));
-        command
-            .args(["--set", "server.listen=127.0.0.1:0", "--set"])
-            .arg(format!("server.admin={}", admin.display()));
+        command.args(["serve", "-c"]).arg(config);
+        command.args(["--set", "server.listen=127.0.0.1:0", "--set"]);
+        command.arg(format!("server.admin={}", admin.display())).arg("--set");
+        command.arg(format!("plugins.state_dir={}", dir.path().join("state").display()));
         command.args(overrides.iter().flat_map(|o| ["--set", o]));
         let mut process =
             command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("target/release/hotseam");
@@ -56,37 +63,39 @@ impl Server {
         BufReader::new(process.stdout.as_mut().expect("piped")).read_line(&mut line).expect("its address");
         let address = line.trim().trim_start_matches("http://").to_owned();
         assert!(!address.is_empty(), "the server ended before it served");
-        Self { process, address, admin, _dir: dir }
+        Self { process, address, admin, dir }
     }
 
     fn open(&self, method: &str, path: &str, body: Option<&str>) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).expect("a connection");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time-out");
-        let body = body.unwrap_or_default();
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-            body.len()
-        );
-        stream
-            .write_all(head.as_bytes())
-            .and_then(|()| stream.write_all(body.as_bytes()))
-            .expect("a sent request");
+        send(&mut stream, method, path, "", body.unwrap_or_default());
         stream
     }
 
     /// Asks and waits for the whole answer.
     pub fn ask(&self, method: &str, path: &str, body: Option<&str>) -> Answer {
-        let mut stream = self.open(method, path, body);
-        let mut text = Vec::new();
-        stream.read_to_end(&mut text).expect("an answer");
-        let text = String::from_utf8(text).expect("UTF-8");
-        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
-        let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("a status");
-        let body = match head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
-            true => dechunk(body),
-            false => body.to_owned(),
-        };
-        Answer { status, body }
+        answer(self.open(method, path, body))
+    }
+
+    /// Asks the admin socket and waits for the whole answer.
+    pub fn admin(&self, method: &str, path: &str, body: &str) -> Answer {
+        let mut stream = UnixStream::connect(&self.admin).expect("a connection");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time-out");
+        send(&mut stream, method, path, "", body);
+        answer(stream)
+    }
+
+    /// The directory of its state.
+    pub fn state(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    /// Sends it a signal, such as `HUP`.
+    pub fn signal(&self, name: &str) {
+        let pid = self.process.id().to_string();
+        let status = Command::new("kill").args([&format!("-{name}"), &pid]).status();
+        assert!(status.is_ok_and(|status| status.success()), "kill -{name} {pid}");
     }
 
     /// Posts JSON.
@@ -108,7 +117,7 @@ impl Server {
 
     /// Asks the server to end and waits; returns the exit code.
     pub fn stop(mut self) -> Option<i32> {
-        let _ = Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status();
+        self.signal("TERM");
         self.process.wait().expect("an exit").code()
     }
 }
@@ -125,6 +134,38 @@ pub fn run(command: &mut Command) -> (i32, String, String) {
     let out = command.stdin(Stdio::null()).output().expect("target/release/hotseam");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
     (out.status.code().unwrap_or(-1), text(out.stdout), text(out.stderr))
+}
+
+/// Sends a request; `headers` are whole lines.
+///
+/// # Panics
+/// If the other side takes nothing more.
+pub fn send(stream: &mut impl Write, method: &str, path: &str, headers: &str, body: &str) {
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-type: application/json\r\n{headers}content-length: {}\r\n\r\n",
+        body.len()
+    );
+    stream
+        .write_all(head.as_bytes())
+        .and_then(|()| stream.write_all(body.as_bytes()))
+        .expect("a sent request");
+}
+
+/// Reads an answer to its end.
+///
+/// # Panics
+/// If it is none.
+pub fn answer(mut stream: impl Read) -> Answer {
+    let mut text = Vec::new();
+    stream.read_to_end(&mut text).expect("an answer");
+    let text = String::from_utf8(text).expect("UTF-8");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("a status");
+    let body = match head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
+        true => dechunk(body),
+        false => body.to_owned(),
+    };
+    Answer { status, body }
 }
 
 fn dechunk(mut body: &str) -> String {

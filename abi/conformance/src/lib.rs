@@ -4,9 +4,10 @@
 //! indices, state rows, pool entries, bytes moved) with [`truth`] on the same inputs. Outputs and everything that must
 //! not be read are poisoned with NaN, every buffer lies between guard words, and each call is made twice to see that it
 //! gives the same bits. An op that fails, panics or lies is a failed case with a message, never an error of the checker.
-//! What is allowed is in one table, [`tolerances`].
+//! What is allowed is in one table, [`tolerances`]. [`bench()`] times the same cases.
 
 mod batch;
+mod bench;
 mod buffer;
 mod cases;
 mod compare;
@@ -19,6 +20,7 @@ mod subject;
 pub mod tolerances;
 pub mod truth;
 
+pub use bench::{Timing, bench};
 pub use report::{CaseResult, Coordinate, Report};
 pub use runner::check;
 pub use subject::{Level, Op, Subject};

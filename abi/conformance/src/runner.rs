@@ -1,6 +1,7 @@
 //! Runs cases against a subject.
 
 use crate::batch::Rows;
+use crate::bench::Bench;
 use crate::buffer::{Buffer, Role};
 use crate::compare::Judge;
 use crate::report::{CaseResult, Coordinate, Report};
@@ -44,14 +45,24 @@ pub(crate) struct Runner<'a> {
     report: Report,
     /// Set once the instance panicked; the contract forbids to use it again.
     panicked: bool,
+    /// Set if cases are timed and not judged.
+    bench: Option<Bench<'a>>,
 }
 
 /// Checks every op that the subject serves, in every phase it serves.
 pub fn check(subject: &Subject<'_>, level: Level) -> Report {
     let report = Report { variant: subject.variant.to_owned(), cases: Vec::new(), batch_invariant: true };
-    let mut runner = Runner { subject, level, report, panicked: false };
+    let mut runner = Runner { subject, level, report, panicked: false, bench: None };
     cases::run_all(&mut runner);
     runner.report
+}
+
+/// Runs every case through `bench`, which is given back.
+pub(crate) fn time<'a>(subject: &'a Subject<'a>, bench: Bench<'a>) -> Option<Bench<'a>> {
+    let report = Report { variant: String::new(), cases: Vec::new(), batch_invariant: true };
+    let mut runner = Runner { subject, level: Level::Full, report, panicked: false, bench: Some(bench) };
+    cases::run_all(&mut runner);
+    runner.bench
 }
 
 impl Runner<'_> {
@@ -69,6 +80,9 @@ impl Runner<'_> {
 
     /// Runs a case twice, and some of its rows alone.
     pub(crate) fn run<C: Case>(&mut self, case: C) {
+        if let Some(bench) = &mut self.bench {
+            return bench.run(self.subject, &case);
+        }
         let mut judge = Judge::new(case.op(), self.subject.info.layout);
         if let Err(message) = self.run_judged(&case, &mut judge) {
             judge.fail(message);

@@ -65,6 +65,25 @@ impl Op {
         }
     }
 
+    /// Whether the subject has the function of this op.
+    pub(crate) fn served_by(self, subject: &Subject<'_>) -> bool {
+        let (attention, indexer) = (subject.attention, subject.indexer);
+        let (moe, mhc) = (subject.moe, subject.mhc);
+        match self {
+            Self::AttentionStore => attention.is_some_and(|t| t.store.is_some()),
+            Self::AttentionCompress => attention.is_some_and(|t| t.compress.is_some()),
+            Self::AttentionCore => attention.is_some_and(|t| t.core.is_some()),
+            Self::IndexerCompress => indexer.is_some_and(|t| t.compress.is_some()),
+            Self::IndexerSelect => indexer.is_some_and(|t| t.select.is_some()),
+            Self::MoeRoute => moe.is_some_and(|t| t.route.is_some()),
+            Self::MoeExperts => moe.is_some_and(|t| t.experts.is_some()),
+            Self::MhcPre => mhc.is_some_and(|t| t.pre.is_some()),
+            Self::MhcPost => mhc.is_some_and(|t| t.post.is_some()),
+            Self::MhcHead => mhc.is_some_and(|t| t.head.is_some()),
+            Self::KvTransport => subject.kv_transport.is_some(),
+        }
+    }
+
     /// One of [`hotseam_abi::seam`].
     pub fn seam(self) -> u32 {
         match self {

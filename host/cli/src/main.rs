@@ -36,6 +36,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Slots(args) => commands::live::slots(&args),
         Command::Swap(args) => commands::live::swap(&args),
         Command::Rollback(args) => commands::live::rollback(&args),
+        Command::Reload(args) => commands::live::reload(&args),
         Command::Trace(args) if args.capture.capture.is_some() => commands::capture::run(&args),
         Command::Trace(args) => commands::live::trace(&args),
         Command::Needle(args) => commands::needle::run(&args),

@@ -1,8 +1,10 @@
 //! Named assignments: lists of rules, and how one extends another.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -15,7 +17,7 @@ pub const DEFAULT_ASSIGNMENT: &str = "live";
 
 /// One rule as text: cells that `select` matches get the variant `use`, or go back to the first rule set's
 /// variant if `select` begins with `!`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "RuleFields")]
 pub struct RuleText {
     /// Selector, such as `indexer@decode:layers=2-6`.
@@ -25,11 +27,15 @@ pub struct RuleText {
     pub variant: Option<String>,
 }
 
-/// A rule before its two fields were compared.
-#[derive(Deserialize)]
+/// Which variant the cells of a selector use. A selector that begins with `!` goes back to the first rule's variant and
+/// has no `use`; every other has one.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a rule {select: SELECTOR, use: VARIANT}")]
+#[schemars(rename = "Rule")]
 struct RuleFields {
+    /// Selector, such as `indexer@decode:layers=2-6`.
     select: String,
+    /// Variant, such as `indexer/cpu-sm120{early_exit: true}`.
     #[serde(rename = "use", default)]
     variant: Option<String>,
 }
@@ -57,17 +63,41 @@ pub struct Assignment {
     pub rules: Vec<RuleText>,
 }
 
-/// The mapping form of an [`Assignment`].
-#[derive(Serialize, Deserialize)]
+/// The rules of another assignment, and more.
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Extended {
+    /// The assignment whose rules come first.
     extends: String,
+    /// Further rules; later rules win.
     rules: Vec<RuleText>,
 }
 
 impl<'de> Deserialize<'de> for Assignment {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(AssignmentVisitor)
+    }
+}
+
+/// The two forms of an assignment, for the schema alone.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[schemars(rename = "Assignment")]
+#[expect(dead_code, reason = "only its schema is used")]
+enum Form {
+    /// Rules; later ones win.
+    Rules(Vec<RuleText>),
+    /// The rules of another, and more.
+    Extended(Extended),
+}
+
+impl JsonSchema for Assignment {
+    fn schema_name() -> Cow<'static, str> {
+        Form::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        Form::json_schema(generator)
     }
 }
 
@@ -103,9 +133,10 @@ impl Serialize for Assignment {
     }
 }
 
-/// All assignments of a configuration, by name. After [`crate::load`] every chain of `extends` ends.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// All assignments of a configuration, by name. Once they are loaded, every chain of `extends` ends.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
+#[schemars(extend("required" = [DEFAULT_ASSIGNMENT]))]
 pub struct Assignments(BTreeMap<String, Assignment>);
 
 impl Assignments {
@@ -126,6 +157,17 @@ impl Assignments {
             chain.push(self.0.get(parent)?);
         }
         Some(chain.iter().rev().flat_map(|assignment| assignment.rules.iter().cloned()).collect())
+    }
+
+    /// Field paths of the rules that [`Assignments::rules`] gives, such as `assignments.suspects.rules[0]`.
+    pub fn places(&self, name: &str) -> Option<Vec<String>> {
+        let assignment = self.0.get(name)?;
+        let (mut places, list) = match &assignment.extends {
+            Some(parent) => (self.places(parent)?, ".rules"),
+            None => (Vec::new(), ""),
+        };
+        places.extend((0..assignment.rules.len()).map(|index| format!("assignments.{name}{list}[{index}]")));
+        Some(places)
     }
 
     /// Refuses bad names, unknown parents and cycles.

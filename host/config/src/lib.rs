@@ -7,26 +7,34 @@
 //!
 //! Selectors and variants stay text here ([`RuleText`]); `hotseam-slots` gives them meaning.
 
+mod admin;
 mod assignments;
 mod document;
 mod error;
+mod json_schema;
 mod names;
 mod oracle;
+mod origin;
 mod overrides;
+mod plugins;
 mod schema;
 mod target;
 
 use std::path::Path;
 
+use origin::Origin;
+
+pub use admin::AdminTcpSection;
 pub use assignments::{Assignment, Assignments, DEFAULT_ASSIGNMENT, RuleText, valid_assignment_name};
 pub use error::{ConfigError, InvalidValue, Place};
+pub use json_schema::json_schema;
 pub use oracle::{
     CommandOracle, ExactOracle, ExactPrompt, KlOracle, NeedleOracle, NeedleTask, NoiseKind, Oracle,
     OracleKind, PerplexityOracle, RepeatOracle,
 };
+pub use plugins::{PluginPolicy, PluginsSection, ProbeSection, user_state_dir};
 pub use schema::{
-    BisectSection, Config, EngineSection, ModelSection, NeedleSection, PluginsSection, ServerSection,
-    Topology,
+    BisectSection, Config, EngineSection, ModelSection, NeedleSection, ServerSection, Topology,
 };
 pub use target::{Endpoint, EndpointPlace, TargetSection};
 
@@ -53,29 +61,19 @@ pub fn load(path: &Path, overrides: &[String]) -> Result<Config, ConfigError> {
 /// # Errors
 /// [`ConfigError::Invalid`], as for [`load`].
 pub fn parse(text: &str, name: &str, directory: &Path, overrides: &[String]) -> Result<Config, ConfigError> {
-    let source = document::Source { name, text };
-    let mut value = source.value()?;
-    let overrides = overrides::parse_all(overrides)?;
-    for entry in &overrides {
+    let mut value = document::Source { name, text }.value()?;
+    let origin = Origin::new(name, text, overrides::parse_all(overrides)?);
+    for entry in origin.overrides() {
         entry.apply(&mut value)?;
     }
-    let fail = |fault: document::Fault| {
-        let made_here = !source.has(&fault.path);
-        let culprit = overrides
-            .iter()
-            .rev()
-            .find(|entry| entry.concerns(&fault.path) || (made_here && entry.reaches(&fault.path)));
-        match culprit {
-            Some(entry) => entry.error(fault),
-            None => source.error(fault),
-        }
-    };
-    let mut config = document::typed(&value).map_err(fail)?;
-    config.check_references().map_err(fail)?;
+    let mut config = document::typed(&value).map_err(|fault| origin.error(fault))?;
+    config.check_references().map_err(|fault| origin.error(fault))?;
     let here = std::env::current_dir()
         .map_err(|error| ConfigError::Read { path: Path::new(".").to_owned(), source: error })?;
     config.resolve_paths(|field| {
-        if overrides.iter().any(|entry| entry.sets(field)) { here.as_path() } else { directory }
+        let typed = origin.overrides().iter().any(|entry| entry.sets(field));
+        if typed { here.as_path() } else { directory }
     });
+    config.origin = origin;
     Ok(config)
 }

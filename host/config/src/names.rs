@@ -20,11 +20,21 @@ pub(crate) fn hint(name: &str, known: &[&str]) -> String {
     }
 }
 
+/// Rust's names of numbers in words.
+fn plain(message: String) -> String {
+    ["usize", "u64", "u32", "u16"].iter().fold(message, |text, name| {
+        match text.strip_suffix(&format!("expected {name}")) {
+            Some(head) => format!("{head}expected a whole number, 0 or more"),
+            None => text,
+        }
+    })
+}
+
 /// Splits serde's "unknown field `x`, expected one of `a`, `b`" into the complaint and a hint; other messages
 /// stay as they are.
 pub(crate) fn explain(message: String) -> (String, Option<String>) {
     if !message.starts_with("unknown field") && !message.starts_with("unknown variant") {
-        return (message, None);
+        return (plain(message), None);
     }
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match quoted.split_first() {

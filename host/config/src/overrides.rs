@@ -100,7 +100,7 @@ fn invalid(argument: &str, path: String, message: String, hint: Option<String>) 
 }
 
 /// `a.b[0].c` to steps.
-fn parse_path(text: &str) -> Result<FieldPath, String> {
+pub(crate) fn parse_path(text: &str) -> Result<FieldPath, String> {
     let mut steps = Vec::new();
     for part in text.split('.') {
         let (key, mut indexes) = part.split_at(part.find('[').unwrap_or(part.len()));

@@ -3,17 +3,22 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::admin::AdminTcpSection;
 use crate::assignments::Assignments;
 use crate::document::{Fault, FieldPath, Step};
+use crate::error::ConfigError;
 use crate::names;
 use crate::oracle::{NoiseKind, Oracle, OracleKind};
+use crate::origin::Origin;
+use crate::plugins::PluginsSection;
 use crate::target::TargetSection;
 
-/// A whole configuration. Paths are absolute after [`crate::load`].
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// A whole configuration. Once it is loaded, its paths are absolute.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a mapping with the keys model, server, engine, ...")]
 pub struct Config {
     /// The checkpoint.
@@ -24,7 +29,7 @@ pub struct Config {
     /// Sizes of the engine.
     #[serde(default)]
     pub engine: EngineSection,
-    /// Where plugin files are found.
+    /// Where plugin files are found, and what is asked of them.
     #[serde(default)]
     pub plugins: PluginsSection,
     /// Which variant each cell uses, by name of the assignment; `live` must be among them.
@@ -35,10 +40,12 @@ pub struct Config {
     /// What `hotseam bisect run` compares, if the file is meant for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bisect: Option<BisectSection>,
+    #[serde(skip)]
+    pub(crate) origin: Origin,
 }
 
 /// Section `model`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a mapping with the key path")]
 pub struct ModelSection {
     /// Checkpoint directory with `config.json`, `tokenizer.json` and safetensors shards.
@@ -46,23 +53,36 @@ pub struct ModelSection {
 }
 
 /// Section `server`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "a mapping with the keys listen, admin")]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a mapping with the keys listen, admin, ...")]
 pub struct ServerSection {
     /// Address of the public listener. Port 0 takes a free one.
+    #[serde(deserialize_with = "address")]
     pub listen: SocketAddr,
     /// Unix socket of the admin endpoints; `null` lets the server choose one from the port.
     pub admin: Option<PathBuf>,
+    /// A second door to the admin endpoints, on the loopback and with tokens; `null` for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin_tcp: Option<AdminTcpSection>,
+    /// File of the audit log, one JSON line an event; `null` for `audit.jsonl` in
+    /// `plugins.state_dir`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audit: Option<PathBuf>,
 }
 
 impl Default for ServerSection {
     fn default() -> Self {
-        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8000)), admin: None }
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8000)),
+            admin: None,
+            admin_tcp: None,
+            audit: None,
+        }
     }
 }
 
 /// How prefill and decode share the process.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Topology {
     /// One pool of pages for both phases.
@@ -73,20 +93,24 @@ pub enum Topology {
 }
 
 /// Section `engine`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a mapping with the keys max_seqs, max_context, ...")]
 pub struct EngineSection {
     /// Sequences in one step, at most.
     #[serde(deserialize_with = "positive")]
+    #[schemars(range(min = 1))]
     pub max_seqs: usize,
     /// Tokens of one sequence, prompt and completion together, at most.
     #[serde(deserialize_with = "positive")]
+    #[schemars(range(min = 1))]
     pub max_context: usize,
     /// Prompt tokens per prefill step.
     #[serde(deserialize_with = "positive")]
+    #[schemars(range(min = 1))]
     pub chunk: usize,
     /// Pages of the pools; `null` sizes them for `max_seqs` sequences of `max_context`.
     #[serde(deserialize_with = "some_positive")]
+    #[schemars(range(min = 1))]
     pub pages: Option<usize>,
     /// Whether prefill and decode are paired.
     pub topology: Topology,
@@ -94,6 +118,7 @@ pub struct EngineSection {
     pub threads: usize,
     /// Compressed entries the indexer keeps; `null` takes the checkpoint's number.
     #[serde(deserialize_with = "some_positive")]
+    #[schemars(range(min = 1))]
     pub index_topk: Option<usize>,
     /// Memory for prefill state kept for reuse, in bytes; 0 keeps none.
     pub prefix_cache_bytes: usize,
@@ -117,25 +142,19 @@ impl Default for EngineSection {
     }
 }
 
-/// Section `plugins`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "a mapping with the key dirs")]
-pub struct PluginsSection {
-    /// Directories searched in this order; empty means the directory of the executable.
-    pub dirs: Vec<PathBuf>,
-}
-
 /// Section `needle`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a mapping with the keys haystack, lengths, probes, seed")]
 pub struct NeedleSection {
     /// Text files that needles are hidden in, and that the KL oracle reads.
     pub haystack: Vec<PathBuf>,
     /// Prompt lengths in tokens.
     #[serde(deserialize_with = "lengths")]
+    #[schemars(length(min = 1), inner(range(min = 1)))]
     pub lengths: Vec<usize>,
     /// Needle positions per length, spread evenly.
     #[serde(deserialize_with = "positive")]
+    #[schemars(range(min = 1))]
     pub probes: usize,
     /// Seed of names, values and passages.
     pub seed: u64,
@@ -148,7 +167,7 @@ impl Default for NeedleSection {
 }
 
 /// Section `bisect`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a mapping with the keys good, bad, oracle, budget_runs, target")]
 pub struct BisectSection {
     /// Assignment that works.
@@ -157,8 +176,10 @@ pub struct BisectSection {
     pub bad: String,
     /// What tells them apart.
     pub oracle: Oracle,
-    /// Oracle runs allowed, those that verify both ends included; `null` for [`BisectSection::budget`]'s default.
+    /// Oracle runs allowed, those that verify both ends included; `null` for 20, or 200 if
+    /// the oracle's answers are draws.
     #[serde(default, deserialize_with = "some_positive", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub budget_runs: Option<usize>,
     /// Running servers to bisect; `null` bisects an engine in this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -181,6 +202,12 @@ impl BisectSection {
 }
 
 impl Config {
+    /// `message` about the field at `field`, such as `assignments.live[0].use`, with its position in the file or the
+    /// override that set it: for what only a reader of the values can know.
+    pub fn error_at(&self, field: &str, message: impl Into<String>) -> ConfigError {
+        self.origin.error_at(field, message.into())
+    }
+
     /// Refuses names of assignments that do not exist.
     pub(crate) fn check_references(&self) -> Result<(), Fault> {
         self.assignments.check()?;
@@ -237,9 +264,13 @@ impl Config {
         if let Some(admin) = &mut self.server.admin {
             join("server.admin", admin);
         }
-        for (index, dir) in self.plugins.dirs.iter_mut().enumerate() {
-            join(&format!("plugins.dirs[{index}]"), dir);
+        if let Some(audit) = &mut self.server.audit {
+            join("server.audit", audit);
         }
+        for (name, file) in self.server.admin_tcp.iter_mut().flat_map(|tcp| &mut tcp.tokens) {
+            join(&format!("server.admin_tcp.tokens.{name}"), file);
+        }
+        self.plugins.resolve_paths(&mut join);
         let bisect = self.bisect.as_mut();
         if let Some(BisectSection { oracle: Oracle { kind: OracleKind::Kl(kl), .. }, .. }) = bisect
             && let Some(file) = &mut kl.baseline
@@ -268,6 +299,16 @@ fn clean(path: &Path) -> PathBuf {
         }
     }
     result
+}
+
+/// An address and a port.
+pub(crate) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(|_| {
+        D::Error::custom(format_args!(
+            "expected an IP address and a port, such as 127.0.0.1:8000, found `{text}`"
+        ))
+    })
 }
 
 pub(crate) fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {

@@ -1,8 +1,10 @@
 //! Section `bisect.target`: running servers.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -11,16 +13,18 @@ use crate::schema::{seconds, some_items};
 
 /// The servers of one serving instance, all of which get the same assignments: one server, the ranks of a group, or the
 /// workers of a prefill and decode pair.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a mapping with the keys endpoints, api, timeout_seconds")]
 pub struct TargetSection {
     /// Admin endpoints.
     #[serde(deserialize_with = "some_items")]
+    #[schemars(length(min = 1))]
     pub endpoints: Vec<Endpoint>,
     /// Where requests go: the server's OpenAI endpoint, or that of a router before it.
     pub api: Endpoint,
     /// Seconds that one answer may take.
     #[serde(default = "timeout", deserialize_with = "seconds")]
+    #[schemars(extend("exclusiveMinimum" = 0))]
     pub timeout_seconds: f64,
 }
 
@@ -84,10 +88,12 @@ impl std::str::FromStr for Endpoint {
     }
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Fields {
+    /// `unix:/path.sock` or `http://host:port`.
     url: String,
+    /// File whose text is sent as bearer token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     token_file: Option<PathBuf>,
 }
@@ -106,6 +112,28 @@ impl Serialize for Endpoint {
 impl<'de> Deserialize<'de> for Endpoint {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(EndpointVisitor)
+    }
+}
+
+/// The two forms of an endpoint, for the schema alone.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[schemars(rename = "Endpoint")]
+#[expect(dead_code, reason = "only its schema is used")]
+enum Form {
+    /// `unix:/path.sock` or `http://host:port`.
+    Text(String),
+    /// With a token.
+    Fields(Fields),
+}
+
+impl JsonSchema for Endpoint {
+    fn schema_name() -> Cow<'static, str> {
+        Form::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        Form::json_schema(generator)
     }
 }
 

@@ -80,7 +80,7 @@ fn wrong_types_and_values() {
         &with("max_context: 8192", "max_context: lots"),
         &[],
         "\
-x.yaml:3:37: invalid type: string \"lots\", expected usize
+x.yaml:3:37: invalid type: string \"lots\", expected a whole number, 0 or more
   |
 3 | engine: { max_seqs: 8, max_context: lots, topology: single }
   |                                     ^
@@ -111,7 +111,7 @@ x.yaml:3:53: unknown value `pared`
         &with("127.0.0.1:8000", "localhost"),
         &[],
         "\
-x.yaml:2:19: invalid socket address syntax
+x.yaml:2:19: expected an IP address and a port, such as 127.0.0.1:8000, found `localhost`
   |
 2 | server: { listen: localhost, admin: null }
   |                   ^
@@ -433,7 +433,7 @@ fn overrides_are_blamed_by_argument() {
         GOOD,
         &["engine.max_seqs=many"],
         "\
---set engine.max_seqs=many: invalid type: string \"many\", expected usize
+--set engine.max_seqs=many: invalid type: string \"many\", expected a whole number, 0 or more
   field: engine.max_seqs",
     );
     expect(

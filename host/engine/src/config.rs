@@ -1,6 +1,6 @@
 //! Sizes and topology of an engine.
 
-use crate::EngineError;
+use crate::{EngineError, SwapSettings};
 use hotseam_kv::PAGE_TOKENS;
 use hotseam_model::ModelConfig;
 pub use hotseam_slots::Topology;
@@ -25,6 +25,11 @@ pub struct EngineConfig {
     /// Whether every seam call is made under guard: on outputs of its own, checked before they are used. Several times
     /// slower, for finding faults.
     pub guard: bool,
+    /// Whether a saved prefill state may be used by an assignment whose prefill variants did not write it, as long as the
+    /// layouts are equal. Answers then mix writers.
+    pub prefix_across_writers: bool,
+    /// Where swaps keep what outlasts the process, and their limits.
+    pub swap: SwapSettings,
 }
 
 impl Default for EngineConfig {
@@ -38,6 +43,8 @@ impl Default for EngineConfig {
             index_topk: None,
             prefix_cache_bytes: 256 << 20,
             guard: false,
+            prefix_across_writers: false,
+            swap: SwapSettings::default(),
         }
     }
 }

@@ -6,17 +6,27 @@ use crate::provenance::{self, Origin};
 use crate::request::{Handle, Request};
 use crate::scheduler::Scheduler;
 use crate::sequence::Ticket;
+use crate::swaps::{Ends, Swaps};
 use crate::{EngineConfig, EngineError, SubmitError};
 use crossbeam_channel::{Sender, bounded, unbounded};
 use hotseam_model::Model;
 use hotseam_slots::Slots;
 use serde::Serialize;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 /// Requests that may wait; more are refused.
 const MAX_WAITING: usize = 256;
+
+/// What comes in to the engine thread.
+pub(crate) enum Incoming {
+    /// A request.
+    Request(Box<Ticket>),
+    /// Nothing but a reason to look at what a swap wants.
+    Wake,
+}
 
 /// Counters that the engine thread publishes after each step.
 #[derive(Debug, Default)]
@@ -29,6 +39,8 @@ pub(crate) struct Published {
     pub(crate) prompt_tokens: AtomicU64,
     pub(crate) generated_tokens: AtomicU64,
     pub(crate) stopped: AtomicBool,
+    /// Whether a step is being run.
+    pub(crate) in_step: AtomicBool,
     pub(crate) ledger: provenance::Ledger,
     pub(crate) guard: GuardLog,
 }
@@ -55,11 +67,12 @@ pub struct EngineStats {
 }
 
 struct Shared {
-    requests: Mutex<Option<Sender<Ticket>>>,
+    requests: Mutex<Option<Sender<Incoming>>>,
     published: Arc<Published>,
     model: Arc<Model>,
     slots: Arc<Slots>,
     config: EngineConfig,
+    swaps: Swaps,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -81,17 +94,24 @@ impl Engine {
         let published = Arc::new(Published::default());
         published.total_pages.store(config.total_pages(), Ordering::Relaxed);
         published.free_pages.store(config.total_pages(), Ordering::Relaxed);
+        let ends = Ends::new();
         let thread = std::thread::Builder::new().name("engine".into()).spawn({
             let (model, slots, config) = (Arc::clone(&model), Arc::clone(&slots), config.clone());
-            let published = Arc::clone(&published);
-            move || Scheduler::new(model, slots, config, published).run(incoming)
+            let (published, link) = (Arc::clone(&published), Arc::clone(&ends.link));
+            move || Scheduler::new(model, slots, config, published, link).run(incoming)
         })?;
+        let mut settings = config.swap.clone();
+        if settings.state_dir.is_none() {
+            settings.state_dir = slots.registry().loader().state_dir().map(Path::to_owned);
+        }
+        let swaps = Swaps::start(ends, &slots, &published, requests.clone(), settings)?;
         let shared = Shared {
             requests: Mutex::new(Some(requests)),
             published,
             model,
             slots,
             config,
+            swaps,
             thread: Mutex::new(Some(thread)),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -131,7 +151,8 @@ impl Engine {
             false => bounded(request.max_tokens + 1),
         };
         let cancelled = Arc::new(AtomicBool::new(false));
-        let ticket = Ticket { request, events, cancelled: Arc::clone(&cancelled), observer };
+        let ticket = Ticket { request, events, cancelled: Arc::clone(&cancelled), observer, resume: None };
+        let ticket = Incoming::Request(Box::new(ticket));
         let requests = self.shared.requests.lock().unwrap_or_else(|e| e.into_inner());
         match requests.as_ref().is_some_and(|r| r.send(ticket).is_ok()) {
             true => Ok(Handle { events: receiver, cancelled }),
@@ -221,6 +242,11 @@ impl Engine {
         &self.shared.slots
     }
 
+    /// Swaps, with all that makes them safe.
+    pub fn swaps(&self) -> &Swaps {
+        &self.shared.swaps
+    }
+
     /// Its sizes.
     pub fn config(&self) -> &EngineConfig {
         &self.shared.config
@@ -234,6 +260,8 @@ impl Engine {
 
 impl Shared {
     fn shutdown(&self) {
+        // Its thread also holds an end of the line of requests.
+        self.swaps.shutdown();
         drop(self.requests.lock().unwrap_or_else(|e| e.into_inner()).take());
         if let Some(thread) = self.thread.lock().unwrap_or_else(|e| e.into_inner()).take() {
             // A panic of the engine thread was printed by its hook; there is nothing left to stop.

@@ -2,7 +2,7 @@
 
 use crate::guard::Violation;
 use crate::observe::{Handed, Probe};
-use hotseam_abi::{PollArgs, PutArgs, RegisterArgs, StepCtx, layer_class, phase, transfer};
+use hotseam_abi::{ERR_INTERNAL, PollArgs, PutArgs, RegisterArgs, StepCtx, layer_class, phase, transfer};
 use hotseam_kv::{KvError, KvStore, LayerLayout, SeqKv, Transfer};
 use hotseam_loader::host_services;
 use hotseam_slots::{CallError, TransportCell};
@@ -27,6 +27,20 @@ pub(crate) enum HandoffError {
 }
 
 impl HandoffError {
+    /// The failure as one of the transport's own; `None` if it is not.
+    pub(crate) fn fault(&self, cell: &TransportCell) -> Option<CallError> {
+        match self {
+            Self::Kv(_) => None,
+            Self::Call(error) => Some(error.clone()),
+            Self::Failed { .. } | Self::Timeout { .. } | Self::Guard(_) => Some(CallError {
+                cell: cell.put.cell(),
+                variant: cell.put.generation.spec.to_string(),
+                code: ERR_INTERNAL,
+                message: self.to_string(),
+            }),
+        }
+    }
+
     /// Stable code of the failure.
     pub(crate) fn code(&self) -> String {
         match self {

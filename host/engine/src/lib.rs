@@ -20,6 +20,9 @@ mod request;
 mod sampler;
 mod scheduler;
 mod sequence;
+mod shadow;
+mod swaps;
+mod watch;
 
 pub use config::{EngineConfig, Topology};
 pub use engine::{Engine, EngineStats};
@@ -27,3 +30,4 @@ pub use error::{EngineError, SubmitError};
 pub use guard::{GuardReport, Violation, ViolationKind};
 pub use provenance::Origin;
 pub use request::{Event, FinishReason, Handle, Request, Sampling};
+pub use swaps::{SwapError, SwapSettings, Swaps};

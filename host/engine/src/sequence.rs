@@ -17,6 +17,17 @@ pub(crate) struct Ticket {
     pub(crate) cancelled: Arc<AtomicBool>,
     /// Who looks at its calls; its steps are then run alone.
     pub(crate) observer: Option<Observed>,
+    /// Where it stood when it was sent back to prefill.
+    pub(crate) resume: Option<Box<Resume>>,
+}
+
+/// What a request keeps that loses its KV.
+#[derive(Debug)]
+pub(crate) struct Resume {
+    answer: Vec<u32>,
+    generated: usize,
+    tapped: usize,
+    sampler: Sampler,
 }
 
 impl Ticket {
@@ -79,6 +90,12 @@ pub(crate) struct Sequence {
     pub(crate) turn: u64,
     sampler: Sampler,
     generated: usize,
+    /// Tokens of the answer, the one that is to be fed next included.
+    answer: Vec<u32>,
+    /// How many of them are prefilled with the prompt.
+    refill: usize,
+    /// Positions whose logits the client has already.
+    tapped: usize,
 }
 
 /// Requests that may share a step.
@@ -98,8 +115,13 @@ pub(crate) enum Next {
 }
 
 impl Sequence {
-    pub(crate) fn new(ticket: Ticket, kv: SeqKv, layouts: Arc<[LayerLayout]>) -> Self {
-        let sampler = Sampler::new(ticket.request.sampling);
+    pub(crate) fn new(mut ticket: Ticket, kv: SeqKv, layouts: Arc<[LayerLayout]>) -> Self {
+        let resume = ticket.resume.take().map(|resume| *resume).unwrap_or_else(|| Resume {
+            answer: Vec::with_capacity(ticket.request.max_tokens),
+            generated: 0,
+            tapped: 0,
+            sampler: Sampler::new(ticket.request.sampling),
+        });
         let stage = Stage::Prefill { done: 0, chunk: 0 };
         let assignment = ticket.request.assignment.as_str().into();
         Self {
@@ -110,9 +132,36 @@ impl Sequence {
             writers: Writers::None,
             assignment,
             turn: 0,
-            sampler,
-            generated: 0,
+            sampler: resume.sampler,
+            generated: resume.generated,
+            refill: resume.answer.len(),
+            answer: resume.answer,
+            tapped: resume.tapped,
         }
+    }
+
+    /// Turns it back into a request that waits and will go on where it is now. The KV is the caller's to close.
+    pub(crate) fn into_ticket(self) -> (Ticket, SeqKv) {
+        let tapped = self.tapped.max(self.kv.len());
+        let Self { mut ticket, kv, answer, generated, sampler, .. } = self;
+        ticket.resume = Some(Box::new(Resume { answer, generated, tapped, sampler }));
+        (ticket, kv)
+    }
+
+    /// Whether it prefills for another time.
+    pub(crate) fn is_resumed(&self) -> bool {
+        self.refill > 0
+    }
+
+    /// Tokens that prefill has to process.
+    pub(crate) fn to_prefill(&self) -> usize {
+        self.ticket.request.prompt.len() + self.refill
+    }
+
+    /// The token at a position of those.
+    pub(crate) fn source(&self, position: usize) -> u32 {
+        let prompt = &self.ticket.request.prompt;
+        prompt.get(position).copied().unwrap_or_else(|| self.answer[position - prompt.len()])
     }
 
     /// The requests that may share a step with it: of the same assignment and not observed, or it alone.
@@ -132,7 +181,7 @@ impl Sequence {
     /// Rows that the next prefill step may take, of at most `room`; a whole chunk has `full` rows.
     pub(crate) fn prefill_rows(&self, room: usize, full: usize) -> usize {
         let Stage::Prefill { done, chunk } = self.stage else { return 0 };
-        let left = self.ticket.request.prompt.len() - done;
+        let left = self.to_prefill() - done;
         let request = &self.ticket.request;
         let size = match request.chunks.get(chunk as usize) {
             Some(size) => Some(*size),
@@ -158,7 +207,7 @@ impl Sequence {
 
     /// Reports the logits of a row, if the client wants them.
     pub(crate) fn tap(&self, position: i32, logits: &[f32]) {
-        if self.ticket.request.tap_logits {
+        if self.ticket.request.tap_logits && position as usize >= self.tapped {
             let _ =
                 self.ticket.events.send(Event::Logits { position: position as u32, logits: logits.to_vec() });
         }
@@ -183,6 +232,7 @@ impl Sequence {
             self.finish(FinishReason::Stop);
             return Next::Ended;
         }
+        self.answer.push(id);
         let token = Event::Token { id, logprob, top: most_likely(logits, request.logprobs) };
         if self.ticket.events.send(token).is_err() {
             return Next::Ended;

@@ -1,37 +1,62 @@
-//! A loaded variant held against the truth.
+//! A loaded variant held against the truth, and timed.
 
 use hotseam_conformance::{Level, Report, Subject};
-use hotseam_loader::LoadError;
+use hotseam_loader::{Instance, LoadError};
 use hotseam_slots::Generation;
+use std::time::Duration;
 
-/// Runs the conformance cases of every op that the variant itself serves; ops of its base are the base's matter.
-///
-/// They run on an instance of their own: those of `generation` may be in use, and a transport that is registered anew
-/// would go on to write into the regions of the cases.
-///
-/// # Errors
-/// [`LoadError::Create`] if the plugin makes no second instance.
-pub fn check(generation: &Generation, level: Level) -> Result<Report, LoadError> {
-    let known = &generation.instance;
-    let instance = known.plugin().create(known.options(), known.info().dim)?;
+pub use hotseam_conformance::{
+    CaseResult, Level as CheckLevel, Op as TimedOp, Report as ConformanceReport, Timing,
+};
+pub use hotseam_slots::check_conformance as check;
+
+/// An instance as the cases call it.
+fn subject<'a>(variant: &'a str, instance: &Instance) -> Subject<'a> {
     let entry = instance.plugin().entry();
-    let variant = generation.spec.to_string();
-    Ok(hotseam_conformance::check(
-        &Subject {
-            variant: &variant,
-            seam: entry.seam,
-            this: instance.this(),
-            attention: entry.attention,
-            indexer: entry.indexer,
-            moe: entry.moe,
-            mhc: entry.mhc,
-            kv_transport: entry.kv_transport,
-            info: *instance.info(),
-            host: hotseam_loader::host_services(),
-            take_error: hotseam_loader::take_error,
-        },
-        level,
-    ))
+    Subject {
+        variant,
+        seam: entry.seam,
+        this: instance.this(),
+        attention: entry.attention,
+        indexer: entry.indexer,
+        moe: entry.moe,
+        mhc: entry.mhc,
+        kv_transport: entry.kv_transport,
+        info: *instance.info(),
+        host: hotseam_loader::host_services(),
+        take_error: hotseam_loader::take_error,
+    }
 }
 
-pub use hotseam_conformance::{CaseResult, Level as CheckLevel, Report as ConformanceReport};
+/// As [`check`], on an instance that nobody else uses.
+pub fn check_instance(variant: &str, instance: &Instance, level: Level) -> Report {
+    hotseam_conformance::check(&subject(variant, instance), level)
+}
+
+/// Why a variant was not timed.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// It makes no instance of its own for the cases.
+    #[error(transparent)]
+    Create(#[from] LoadError),
+    /// A call failed.
+    #[error("{0}. Run `hotseam plugin check` on it.")]
+    Call(String),
+}
+
+/// Times the ops that the first of `generations` serves, or one of them, for `time` a case; see
+/// [`hotseam_conformance::bench()`]. The cases run on instances of their own.
+///
+/// # Errors
+/// [`BenchError`] of the first instance or call that fails.
+pub fn bench(
+    generations: &[&Generation],
+    op: Option<TimedOp>,
+    time: Duration,
+) -> Result<Vec<Timing>, BenchError> {
+    let own = |g: &&Generation| g.instance.plugin().create(g.instance.options(), g.instance.info().dim);
+    let instances = generations.iter().map(own).collect::<Result<Vec<_>, _>>()?;
+    let names: Vec<String> = generations.iter().map(|g| g.spec.to_string()).collect();
+    let subjects: Vec<_> = instances.iter().zip(&names).map(|(i, name)| subject(name, i)).collect();
+    hotseam_conformance::bench(&subjects, op, time).map_err(BenchError::Call)
+}

@@ -32,20 +32,46 @@ pub enum LoadError {
         /// What to do.
         next: String,
     },
-    /// The staged copy has other bytes than the file that was checked.
+    /// The bytes are not the ones that were promised: by the sidecar, or by the check before the staging.
     #[error(
-        "E-PLUG-102 {name}: the staged copy {path} differs from what was checked: expected sha256 {expected}, found \
-         {found}. Remove the copy and look for another writer or a full disk.", path = path.display()
+        "E-PLUG-102 {name}: {path}: {what} differs: expected {expected}, found {found}. Look for what wrote to it; a file \
+         that is meant gets a new sidecar with `hotseam plugin sign`.", path = path.display()
     )]
     Hash {
         /// Variant asked for.
         name: String,
-        /// The staged copy.
+        /// The file.
         path: PathBuf,
-        /// Hash of the bytes that were read.
+        /// Hash, size or file name.
+        what: &'static str,
+        /// What was promised.
         expected: String,
-        /// Hash of the copy.
+        /// What is there.
         found: String,
+    },
+    /// The policy asks for a signature that is not there, or one that is there does not hold.
+    #[error("E-PLUG-103 {name}: {path}: {what}. {next}", path = path.display())]
+    Signature {
+        /// Variant asked for.
+        name: String,
+        /// The signature's file.
+        path: PathBuf,
+        /// What is wrong, with the id of the key that signed, the policy in force and the trusted keys.
+        what: String,
+        /// What to do.
+        next: String,
+    },
+    /// The sidecar is missing, or is not one.
+    #[error("E-PLUG-104 {name}: {place}: {what}. {hint}")]
+    Sidecar {
+        /// Variant asked for.
+        name: String,
+        /// File, and line and column where they are known.
+        place: String,
+        /// Field path, and what is wrong there.
+        what: String,
+        /// Nearest name, or what to do.
+        hint: String,
     },
     /// The embedded manifest is not valid.
     #[error("E-PLUG-104 {name}: manifest of {path}: {what}. Correct the manifest and rebuild the plugin.", path = path.display())]
@@ -66,6 +92,18 @@ pub enum LoadError {
         needed: String,
         /// What is there.
         present: String,
+        /// What to do.
+        next: String,
+    },
+    /// A library that the plugin needs is not there, or is a stub for linking.
+    #[error("E-PLUG-106 {name}: needs the library {needed}, {found}. {next}")]
+    Library {
+        /// Variant asked for.
+        name: String,
+        /// Name of the library.
+        needed: String,
+        /// Where it was looked for, or what was found instead.
+        found: String,
         /// What to do.
         next: String,
     },
@@ -195,6 +233,19 @@ pub enum LoadError {
         /// File name that fits the manifest.
         file: String,
     },
+    /// The binary says something else than its sidecar.
+    #[error(
+        "E-PLUG-208 {name}: {path} differs from its sidecar in {what}. Write the sidecar anew with `hotseam plugin \
+         sign`, if the binary is the one you meant.", path = path.display()
+    )]
+    Mirror {
+        /// Variant asked for.
+        name: String,
+        /// The plugin file.
+        path: PathBuf,
+        /// First key that differs, its value in the sidecar and that in the binary.
+        what: String,
+    },
     /// Needs a newer version of the host services.
     #[error("E-PLUG-209 {name}: needs host services {found}, expected at most {expected}. Use a newer host.")]
     HostServices {
@@ -204,6 +255,38 @@ pub enum LoadError {
         expected: u32,
         /// The version needed.
         found: u32,
+    },
+    /// The plugin took its probe child down, or did not come to an end.
+    #[error("E-PLUG-301 {name}: {path}: the probe child {what}. {next}", path = path.display())]
+    Crashed {
+        /// Variant asked for.
+        name: String,
+        /// The file.
+        path: PathBuf,
+        /// Signal, exit code or time-out, the last stage that the child began, and the end of its stderr.
+        what: String,
+        /// That the hash is in quarantine, and how to try again.
+        next: String,
+    },
+    /// The hash is in quarantine.
+    #[error("E-PLUG-301 {name}: {path}: {what}; {next}", path = path.display())]
+    Quarantined {
+        /// Variant asked for.
+        name: String,
+        /// The file.
+        path: PathBuf,
+        /// Its hash, and why it was put there.
+        what: String,
+        /// How to try again.
+        next: String,
+    },
+    /// The probe child refused the plugin in an orderly way; the text is that of the child's error.
+    #[error("{message}")]
+    Refused {
+        /// Number of the child's error.
+        code: u16,
+        /// Its text.
+        message: String,
     },
     /// The plugin says that it cannot run here.
     #[error("E-PLUG-302 {name}: cannot run on this machine: {reason} (code {code}). Choose another variant.")]
@@ -236,8 +319,10 @@ impl LoadError {
             Self::NotFound { .. } => 100,
             Self::Path { .. } => 101,
             Self::Hash { .. } => 102,
-            Self::Manifest { .. } => 104,
+            Self::Signature { .. } => 103,
+            Self::Manifest { .. } | Self::Sidecar { .. } => 104,
             Self::Requirement { .. } => 105,
+            Self::Library { .. } => 106,
             Self::Option { .. } => 107,
             Self::Io { .. } => 110,
             Self::Open { .. } => 201,
@@ -247,8 +332,10 @@ impl LoadError {
             Self::Entry { .. } => 205,
             Self::Seam { .. } => 206,
             Self::Contract { .. } => 207,
-            Self::Name { .. } => 208,
+            Self::Name { .. } | Self::Mirror { .. } => 208,
             Self::HostServices { .. } => 209,
+            Self::Crashed { .. } | Self::Quarantined { .. } => 301,
+            Self::Refused { code, .. } => *code,
             Self::Probe { .. } => 302,
             Self::Create { .. } => 303,
         }

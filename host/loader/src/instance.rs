@@ -87,10 +87,11 @@ impl Instance {
             let names: Vec<_> = layout::NAMES.iter().map(|(id, name)| format!("{id} ({name})")).collect();
             return Err(format!("layout: expected one of {}, found {}", names.join(", "), info.layout));
         }
-        if has_pool && info.entry_bytes == 0 {
+        let expected = entry_bytes(info.layout, info.dim);
+        if has_pool && info.entry_bytes != expected {
             return Err(format!(
-                "entry_bytes: expected the bytes of an entry of dimension {}, found 0",
-                info.dim
+                "entry_bytes: expected {expected} for an entry of this layout and dimension {}, found {}",
+                info.dim, info.entry_bytes
             ));
         }
         if !has_pool && (info.layout != 0 || info.entry_bytes != 0) {
@@ -120,6 +121,15 @@ impl Instance {
     /// The plugin it was made by.
     pub fn plugin(&self) -> &Arc<Plugin> {
         &self.plugin
+    }
+}
+
+/// Bytes of an entry of a layout that this host knows.
+fn entry_bytes(id: u32, dim: u32) -> u32 {
+    match id {
+        layout::KEY_BF16 => 2 * dim,
+        layout::KEY_FP8_HADAMARD => dim + 4,
+        _ => 4 * dim,
     }
 }
 

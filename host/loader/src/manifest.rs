@@ -1,12 +1,12 @@
 //! The manifest that every plugin carries: what it is, which options it has, what it needs.
 
 use crate::suggest::did_you_mean;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 /// Parsed manifest of a plugin.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Variant name, `seam/variant`.
     pub name: String,
@@ -25,7 +25,8 @@ pub struct Manifest {
 }
 
 /// One option of a plugin.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct OptionSpec {
     /// Type of the value.
     #[serde(rename = "type")]
@@ -33,13 +34,15 @@ pub struct OptionSpec {
     /// Value when the option is not given.
     pub default: Value,
     /// The values there are; empty means every value of the type.
+    #[serde(default)]
     pub values: Vec<Value>,
     /// One line for people.
+    #[serde(default)]
     pub help: String,
 }
 
 /// Type of an option.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OptionKind {
     /// `true` or `false`.
@@ -53,10 +56,14 @@ pub enum OptionKind {
 }
 
 /// What a plugin needs of the machine.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Requires {
     /// CPU features by their names in Rust (`avx2`, `fma`, ...).
     pub cpu: Vec<String>,
+    /// Shared libraries that the plugin opens by itself (`libcuda.so.1`, ...); those that it is linked to are the
+    /// dynamic linker's matter.
+    pub libs: Vec<String>,
 }
 
 impl OptionKind {
@@ -89,7 +96,12 @@ impl Manifest {
     /// Parses the JSON text of a manifest. The error names the field, or line and column of a syntax error.
     pub(crate) fn parse(json: &str) -> Result<Self, String> {
         let value: Value = serde_json::from_str(json).map_err(|e| format!("not valid JSON: {e}"))?;
-        let top = Object::new("the manifest", &value)?;
+        Self::read(&value)
+    }
+
+    /// As [`Manifest::parse`], of a value.
+    pub(crate) fn read(value: &Value) -> Result<Self, String> {
+        let top = Object::new("the manifest", value)?;
         top.known(&["name", "version", "description", "base", "options", "requires", "panic"])?;
 
         let mut options = BTreeMap::new();
@@ -101,8 +113,9 @@ impl Manifest {
         let mut requires = Requires::default();
         if let Some(value) = top.fields.get("requires") {
             let object = Object::new("requires", value)?;
-            object.known(&["cpu"])?;
+            object.known(&["cpu", "libs"])?;
             requires.cpu = object.strings("cpu")?;
+            requires.libs = object.strings("libs")?;
         }
         let name = top.string("name")?;
         if crate::resolve::file_name(&name).is_none() {

@@ -2,9 +2,8 @@
 
 use crate::error::LoadError;
 use crate::plugin::Entry;
-use crate::report;
-use abi_stable::library::{AbiHeader, AbiHeaderRef, LibraryError, ROOT_MODULE_LOADER_NAME_WITH_NUL};
-use hotseam_abi::{C_ENTRY_SYMBOL, CONTRACT, PluginMod, PluginV1};
+use crate::root::{self, Root};
+use abi_stable::library::{AbiHeaderRef, ROOT_MODULE_LOADER_NAME_WITH_NUL};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::error::Error as _;
 use std::ffi::c_void;
@@ -19,13 +18,20 @@ pub(crate) struct Source<'a> {
     pub(crate) path: &'a Path,
     /// Its staged copy.
     pub(crate) staged: &'a Path,
+    /// Is told each part of the opening before it begins.
+    pub(crate) stage: &'a dyn Fn(&str),
 }
 
-type CEntry = extern "C" fn() -> *const PluginV1;
+/// A C entry, of any version.
+type CEntry = extern "C" fn() -> *const c_void;
 
-/// Opens the staged copy for the rest of the process and returns its entry, of the right contract and size and with
-/// no null among the functions that every plugin has.
-pub(crate) fn entry(source: Source<'_>) -> Result<(&'static PluginV1, Entry), LoadError> {
+/// Newest version of a C entry that is looked for to explain a refusal.
+const NEWEST: u32 = 16;
+
+/// Opens the staged copy for the rest of the process and returns its entry in the newest version that `roots` (newest
+/// first) has in common with it, and by which way it was handed over.
+pub(crate) fn entry<E>(source: Source<'_>, roots: &[Root<E>]) -> Result<(E, Entry), LoadError> {
+    (source.stage)("open");
     let flags = RTLD_NOW | RTLD_LOCAL | libc::RTLD_NODELETE;
     // SAFETY: constructors of the file run here. It passed the checks of place, owner, mode and extent, and the
     // operator put it into a plugin directory, which is the statement that its code may run.
@@ -36,8 +42,11 @@ pub(crate) fn entry(source: Source<'_>) -> Result<(&'static PluginV1, Entry), Lo
         next: "Link what is missing into the plugin.".to_owned(),
     })?;
 
-    // SAFETY: the contract fixes the type of this symbol.
-    let c_entry = unsafe { library.get::<CEntry>(C_ENTRY_SYMBOL.as_bytes()) }.ok().map(|symbol| *symbol);
+    (source.stage)("entry");
+    // SAFETY: the contract fixes the type of these symbols.
+    let symbol = |name: &str| unsafe { library.get::<CEntry>(name.as_bytes()) }.ok().map(|symbol| *symbol);
+    let c_entry = roots.iter().find_map(|root| symbol(root.symbol).map(|get| (root, get)));
+    let others: Vec<u32> = (1..=NEWEST).filter(|n| symbol(&root::symbol(*n)).is_some()).collect();
     // SAFETY: abi_stable fixes the type of this symbol; the header is checked before anything else in it is read.
     let header = unsafe { library.get::<AbiHeaderRef>(ROOT_MODULE_LOADER_NAME_WITH_NUL.as_bytes()) }
         .ok()
@@ -46,114 +55,25 @@ pub(crate) fn entry(source: Source<'_>) -> Result<(&'static PluginV1, Entry), Lo
     let _handle: *mut c_void = library.into_raw();
 
     // The contract number is the shortest explanation of a difference, so it is compared before layouts are.
-    let c_entry = c_entry.map(|get| get());
-    if let Some(entry) = c_entry {
-        check_numbers(source, entry)?;
+    let c_entry = c_entry.map(|(root, get)| (root, get()));
+    if let Some((root, entry)) = c_entry {
+        (root.numbers)(source, entry)?;
     }
     match (header, c_entry) {
-        (Some(header), _) => {
-            let entry: *const PluginV1 = root_module(source, header)?;
-            check_numbers(source, entry)?;
-            Ok((check_functions(source, entry)?, Entry::Rust))
+        (Some(header), _) => Ok((root::rust(source, header, roots)?, Entry::Rust)),
+        (None, Some((root, entry))) => Ok(((root.from_c)(source, entry)?, Entry::C)),
+        (None, None) if !others.is_empty() => {
+            let found = others.iter().map(|n| root::symbol(*n)).collect::<Vec<_>>().join(", ");
+            Err(root::none_fits(source, roots, &found))
         }
-        (None, Some(entry)) => Ok((check_functions(source, entry)?, Entry::C)),
         (None, None) => {
             let rust = ROOT_MODULE_LOADER_NAME_WITH_NUL.trim_end_matches('\0');
-            Err(no_entry(source, format!("it has neither the symbol {rust} nor {C_ENTRY_SYMBOL}")))
+            let c: Vec<_> = roots.iter().map(|root| root.symbol).collect();
+            Err(no_entry(source, format!("it has neither the symbol {rust} nor {}", c.join(" or "))))
         }
     }
 }
 
-/// Checks the header and all layouts, and runs the plugin's root module function.
-fn root_module(source: Source<'_>, header: AbiHeaderRef) -> Result<&'static PluginV1, LoadError> {
-    let (name, path) = (source.name.to_owned(), source.path.to_owned());
-    let library = header.upgrade().map_err(|error| from_library(source, error))?;
-    if library.layout().is_none() {
-        return Err(LoadError::Layout {
-            name,
-            path,
-            what: "expected the layouts of all types, found an export without them".to_owned(),
-            report: "none".to_owned(),
-        });
-    }
-    let module = library.init_root_module::<PluginMod>().map_err(|error| from_library(source, error))?;
-    Ok(module.plugin_v1()())
-}
-
-fn from_library(source: Source<'_>, error: LibraryError) -> LoadError {
-    let (name, path) = (source.name.to_owned(), source.path.to_owned());
-    match error {
-        LibraryError::InvalidAbiHeader(found) => {
-            let host = AbiHeader::VALUE;
-            let what = format!(
-                "expected abi_stable {}.{}, found {}.{}",
-                host.abi_major, host.abi_minor, found.abi_major, found.abi_minor
-            );
-            LoadError::Header { name, path, what }
-        }
-        LibraryError::AbiInstability(errors) => {
-            let text = errors.to_string();
-            let report = report::keep(&text).unwrap_or_else(|e| format!("not written ({e})"));
-            LoadError::Layout { name, path, what: report::summary(&text), report }
-        }
-        LibraryError::IncompatibleVersionNumber { expected_version, actual_version, .. } => {
-            let what = format!("expected hotseam-abi {expected_version}, found {actual_version}");
-            LoadError::Header { name, path, what }
-        }
-        LibraryError::RootModule { err, .. } => {
-            no_entry(source, format!("its root module function failed: {err}"))
-        }
-        other => LoadError::Header { name, path, what: report::one_line(&other.to_string()) },
-    }
-}
-
-/// Checks the numbers at the head of an entry, which every version of the contract has in the same place.
-fn check_numbers(source: Source<'_>, entry: *const PluginV1) -> Result<(), LoadError> {
-    if entry.is_null() {
-        return Err(no_entry(source, format!("{C_ENTRY_SYMBOL} returned null")));
-    }
-    if !entry.is_aligned() {
-        return Err(no_entry(source, format!("{C_ENTRY_SYMBOL} returned a misaligned pointer")));
-    }
-    // SAFETY: the entry is static, not null and aligned; every contract starts with these two numbers.
-    let (size, contract) = unsafe { ((*entry).size, (*entry).contract) };
-    if contract != CONTRACT {
-        let (name, path) = (source.name.to_owned(), source.path.to_owned());
-        return Err(LoadError::Contract { name, path, expected: CONTRACT, found: contract });
-    }
-    if (size as usize) < size_of::<PluginV1>() {
-        let what = format!("the entry is too short: expected {} bytes, found {size}", size_of::<PluginV1>());
-        return Err(LoadError::Entry { name: source.name.to_owned(), path: source.path.to_owned(), what });
-    }
-    Ok(())
-}
-
-/// Makes a reference of an entry whose numbers are right, once none of its function pointers is null.
-fn check_functions(source: Source<'_>, entry: *const PluginV1) -> Result<&'static PluginV1, LoadError> {
-    // SAFETY: the entry has at least the size of a `PluginV1`; only addresses of fields are taken.
-    let functions: [(&str, *const *const c_void); 4] = unsafe {
-        [
-            ("probe", (&raw const (*entry).probe).cast()),
-            ("create", (&raw const (*entry).create).cast()),
-            ("info", (&raw const (*entry).info).cast()),
-            ("destroy", (&raw const (*entry).destroy).cast()),
-        ]
-    };
-    for (function, field) in functions {
-        // SAFETY: a function pointer is read as a plain pointer of the same size, since it may be null here.
-        if unsafe { field.read() }.is_null() {
-            let what = format!("`{function}`: expected a function, found null");
-            return Err(LoadError::Entry {
-                name: source.name.to_owned(),
-                path: source.path.to_owned(),
-                what,
-            });
-        }
-    }
-    // SAFETY: static, aligned, long enough, and every field that must not be null is not.
-    Ok(unsafe { &*entry })
-}
-
-fn no_entry(source: Source<'_>, what: String) -> LoadError {
+pub(crate) fn no_entry(source: Source<'_>, what: String) -> LoadError {
     LoadError::NoEntry { name: source.name.to_owned(), path: source.path.to_owned(), what }
 }

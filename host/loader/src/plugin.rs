@@ -5,15 +5,16 @@ use crate::error::LoadError;
 use crate::instance::Instance;
 use crate::manifest::Manifest;
 use crate::open::Source;
-use crate::{resolve, services};
+use crate::sidecar::Mirror;
+use crate::{machine, services};
 use hotseam_abi::{OK, PluginV1, seam};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// By which entry the host took a plugin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Entry {
     /// abi_stable root module; layouts were checked.
@@ -51,6 +52,7 @@ impl Plugin {
         sha256: String,
     ) -> Result<Self, LoadError> {
         let (name, path) = (source.name, source.path);
+        (source.stage)("manifest");
         if entry.host_services > services::VERSION {
             let (expected, found) = (services::VERSION, entry.host_services);
             return Err(LoadError::HostServices { name: name.to_owned(), expected, found });
@@ -64,8 +66,9 @@ impl Plugin {
         })?;
         check_seam(name, entry, &manifest)?;
         check_panic(name, kind, manifest.panic.as_deref())?;
-        check_cpu(source, &manifest.requires.cpu)?;
+        machine::check(name, path, &manifest.requires)?;
 
+        (source.stage)("probe");
         services::take_error();
         let code = (entry.probe)(services::host_services());
         if code != OK {
@@ -75,18 +78,9 @@ impl Plugin {
         Ok(Self { entry, kind, sha256, path: path.to_owned(), manifest })
     }
 
-    /// Fails if the plugin was asked for by a name that its manifest does not have.
-    pub(crate) fn check_name(&self, asked: &str, path: &Path) -> Result<(), LoadError> {
-        let file = resolve::file_name(&self.manifest.name);
-        if file == resolve::file_name(asked) {
-            return Ok(());
-        }
-        Err(LoadError::Name {
-            name: asked.to_owned(),
-            path: path.to_owned(),
-            found: self.manifest.name.clone(),
-            file: file.unwrap_or_default(),
-        })
+    /// What the binary says of itself.
+    pub fn mirror(&self) -> Mirror {
+        Mirror::of(self.entry, &self.manifest)
     }
 
     /// Variant name, from the manifest.
@@ -191,81 +185,4 @@ fn check_panic(name: &str, kind: Entry, strategy: Option<&str>) -> Result<(), Lo
         present,
         next: "Build the plugin with `panic = \"unwind\"`.".to_owned(),
     })
-}
-
-macro_rules! cpu_features {
-    ($($name:tt),+) => {
-        /// CPU features that a manifest may ask for.
-        const CPU_FEATURES: &[&str] = &[$($name),+];
-
-        fn has_cpu_feature(name: &str) -> Option<bool> {
-            match name {
-                $($name => Some(detect!($name)),)+
-                _ => None,
-            }
-        }
-    };
-}
-
-#[cfg(target_arch = "x86_64")]
-macro_rules! detect {
-    ($name:tt) => {
-        std::arch::is_x86_feature_detected!($name)
-    };
-}
-#[cfg(target_arch = "x86_64")]
-cpu_features!(
-    "sse4.1",
-    "sse4.2",
-    "avx",
-    "avx2",
-    "fma",
-    "f16c",
-    "bmi1",
-    "bmi2",
-    "popcnt",
-    "avx512f",
-    "avx512bw",
-    "avx512dq",
-    "avx512vl",
-    "avx512vnni",
-    "avx512bf16",
-    "avx512fp16",
-    "avxvnni"
-);
-
-#[cfg(target_arch = "aarch64")]
-macro_rules! detect {
-    ($name:tt) => {
-        std::arch::is_aarch64_feature_detected!($name)
-    };
-}
-#[cfg(target_arch = "aarch64")]
-cpu_features!("neon", "fp16", "bf16", "dotprod", "i8mm", "sve", "sve2");
-
-fn check_cpu(source: Source<'_>, needed: &[String]) -> Result<(), LoadError> {
-    for feature in needed {
-        match has_cpu_feature(feature) {
-            Some(true) => {}
-            Some(false) => {
-                let has: Vec<_> =
-                    CPU_FEATURES.iter().filter(|f| has_cpu_feature(f) == Some(true)).copied().collect();
-                return Err(LoadError::Requirement {
-                    name: source.name.to_owned(),
-                    needed: format!("the CPU feature {feature}"),
-                    present: has.join(", "),
-                    next: "Choose another variant, or run on another machine.".to_owned(),
-                });
-            }
-            None => {
-                let hint = crate::suggest::did_you_mean(feature, CPU_FEATURES.iter().copied());
-                return Err(LoadError::Manifest {
-                    name: source.name.to_owned(),
-                    path: source.path.to_owned(),
-                    what: format!("requires.cpu: unknown feature `{feature}` for this kind of CPU. {hint}"),
-                });
-            }
-        }
-    }
-    Ok(())
 }

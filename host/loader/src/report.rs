@@ -34,6 +34,15 @@ pub(crate) fn one_line(text: &str) -> String {
     }
 }
 
+/// As [`one_line`], but what is cut off is the beginning.
+pub(crate) fn end_line(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().rev().nth(LIMIT) {
+        Some((start, c)) => format!("...{}", &line[start + c.len_utf8()..]),
+        None => line,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

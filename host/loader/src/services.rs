@@ -3,7 +3,7 @@
 use hotseam_abi::{HostServicesV1, ParallelBody, Text, log_level};
 use hotseam_ops::{Parallel, Pool};
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::sync::OnceLock;
 
@@ -15,6 +15,8 @@ static SERVICES: OnceLock<HostServicesV1> = OnceLock::new();
 
 thread_local! {
     static ERROR: RefCell<String> = const { RefCell::new(String::new()) };
+    /// Whether loops of plugins that this thread calls stay on it.
+    static SERIAL: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Sets the number of threads of [`pool`], the caller included; 0 means one a core. Only the first call (or the first
@@ -27,6 +29,19 @@ pub fn init_threads(n: usize) -> usize {
 /// The thread pool that the host and all plugins share.
 pub fn pool() -> &'static Pool {
     POOL.get_or_init(|| Pool::new(cores()))
+}
+
+/// Runs `f` with the loops of plugins that it calls kept on this thread, so that work beside the step loop does not
+/// take the pool away from it.
+pub fn without_pool<R>(f: impl FnOnce() -> R) -> R {
+    struct Reset(bool);
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            SERIAL.set(self.0);
+        }
+    }
+    let _reset = Reset(SERIAL.replace(true));
+    f()
 }
 
 /// The services, at one address for the whole process.
@@ -93,6 +108,12 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 extern "C" fn parallel_for(_ctx: *mut c_void, n: usize, grain: usize, data: *mut c_void, body: ParallelBody) {
+    if SERIAL.get() {
+        if n > 0 {
+            (body.0)(data, 0, n);
+        }
+        return;
+    }
     let shared = Shared(data);
     pool().run(n, grain.max(1), &move |range: std::ops::Range<usize>| {
         let shared = &shared;

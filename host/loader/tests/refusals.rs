@@ -88,13 +88,22 @@ fn place_type_and_mode() {
     fs::create_dir(dir.path().join("libhotseam_attention_dir.so")).expect("a directory");
     assert_refused(loader.open("attention/dir"), 101, &["regular file"]);
 
+    // A directory that others may write is one in which they may exchange the file.
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).expect("chmod");
+    assert_refused(loader.open(NAME), 101, &["its directory must not be writable by others", "0777"]);
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o1777)).expect("chmod");
+    loader.open(NAME).expect("not in a sticky one");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).expect("chmod");
+
     fs::set_permissions(&file, fs::Permissions::from_mode(0o757)).expect("chmod");
     assert_refused(loader.open(NAME), 101, &["writable by others", "0757", "chmod o-w"]);
 
     // Writable by the group is refused only by a strict loader.
     fs::set_permissions(&file, fs::Permissions::from_mode(0o775)).expect("chmod");
     loader.open(NAME).expect("accepted by the default policy");
-    let strict = Loader::with_policy(vec![dir.path().to_owned()], Policy { strict: true }).expect("a loader");
+    let strict =
+        Loader::with_policy(vec![dir.path().to_owned()], Policy { strict: true, ..Policy::default() })
+            .expect("a loader");
     assert_refused(strict.open(NAME), 101, &["strict", "0775", "chmod go-w"]);
 }
 
@@ -106,7 +115,7 @@ fn owner() {
         Ok(()) => assert_refused(
             loader(dir.path()).open(NAME),
             101,
-            &["the owner must be root", "user 54321", "chown"],
+            &["the owner of the file must be root", "user 54321", "chown"],
         ),
         // Only root gives files away; anybody else has only files of its own to show.
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied),
@@ -159,6 +168,11 @@ fn unresolved_symbol() {
 fn not_a_plugin() {
     assert_refused(open(&manifest(NAME), &["NO_ENTRY"]), 202, &[FILE, "hotseam_plugin_v1", "SDK"]);
     assert_refused(open(&manifest(NAME), &["NULL_ENTRY"]), 202, &["returned null"]);
+    assert_refused(
+        open(&manifest(NAME), &["SYMBOL=hotseam_plugin_v3"]),
+        205,
+        &["tried 1", "found hotseam_plugin_v3", "Rebuild"],
+    );
 }
 
 #[test]
@@ -233,6 +247,12 @@ fn requirements() {
     }
     #[cfg(target_arch = "x86_64")]
     with(r#", "requires": {"cpu": ["sse4.2"]}"#).expect("accepted");
+    assert_refused(
+        with(r#", "requires": {"libs": ["libno-such-driver.so.1"]}"#),
+        106,
+        &["libno-such-driver.so.1", "searched /", "/usr/lib", "Variants that do not need it go on"],
+    );
+    with(r#", "requires": {"libs": ["libc.so.6"]}"#).expect("accepted");
 }
 
 #[test]
@@ -265,6 +285,7 @@ fn probe_create_info() {
     assert_refused(create(&["PHASES=64"]), 303, &["phases", "0b1000000"]);
     assert_refused(create(&["LAYOUT=99"]), 303, &["layout", "kv-f32", "found 99"]);
     assert_refused(create(&["ENTRY_BYTES=0"]), 303, &["entry_bytes", "dimension 64"]);
+    assert_refused(create(&["ENTRY_BYTES=255"]), 303, &["entry_bytes", "expected 256", "found 255"]);
 }
 
 #[test]

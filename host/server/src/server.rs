@@ -43,6 +43,22 @@ pub enum ServerError {
         /// Why.
         source: std::io::Error,
     },
+    /// The audit log cannot be opened.
+    #[error("cannot open the audit log {}: {message}; choose another with --set server.audit=PATH", .path.display())]
+    Audit {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong and what to do.
+        message: String,
+    },
+    /// The loopback listener of the admin endpoints cannot be made.
+    #[error("cannot make the admin listener on {address}: {message}")]
+    AdminTcp {
+        /// The address.
+        address: SocketAddr,
+        /// What is wrong and what to do.
+        message: String,
+    },
     /// The admin socket cannot be made.
     #[error("cannot make the admin socket {}: {message}", .path.display())]
     Admin {

@@ -152,7 +152,7 @@ pub enum SlotsError {
     #[error(
         "E-PLUG-402 assignment `{assignment}`: layer {layer}: {pool} layout would change: expected {from}, found {to}. \
          The old variants stay. Sequences in flight hold entries of the old layout: define another assignment, or \
-         drain this one first."
+         swap with the policy `drain` or `recompute`."
     )]
     LayoutChange {
         /// The assignment.
@@ -160,7 +160,7 @@ pub enum SlotsError {
         /// First such layer.
         layer: usize,
         /// `kv` or `index key`.
-        pool: &'static str,
+        pool: String,
         /// Layout in use.
         from: String,
         /// Layout after the change.
@@ -174,6 +174,12 @@ pub enum SlotsError {
         /// Nearest name, or all.
         hint: String,
     },
+    /// The assignment is no longer what it was when a change was planned.
+    #[error("assignment `{name}` was changed by someone else meanwhile. Plan the change again.")]
+    Changed {
+        /// The assignment.
+        name: String,
+    },
     /// There is no earlier rule list to go back to.
     #[error(
         "assignment `{name}` has no change to roll back. One change is kept; `!selector` heals older ones."
@@ -185,6 +191,11 @@ pub enum SlotsError {
 }
 
 impl SlotsError {
+    pub(crate) fn layout_change(assignment: &str, moved: crate::LayoutMove) -> Self {
+        let crate::LayoutMove { layer, pool, from, to } = moved;
+        Self::LayoutChange { assignment: assignment.to_owned(), layer, pool, from, to }
+    }
+
     /// Number of the error among the `E-PLUG` numbers, if it has one.
     pub fn code(&self) -> Option<u16> {
         match self {

@@ -23,6 +23,7 @@ mod seam;
 mod selector;
 mod slots;
 mod snapshot;
+mod swap;
 mod variant;
 
 pub use bound::{
@@ -45,4 +46,8 @@ pub use seam::{Op, Phase, Seam, Topology};
 pub use selector::{Scope, Selector, SelectorError};
 pub use slots::{LayoutPolicy, Slots};
 pub use snapshot::{LayerCells, Layout, Snapshot, TransportCell};
+pub use swap::{
+    Change, CheckDepth, KvPolicy, LayoutMove, Newcomer, Probation, SwapEvent, SwapMarker, SwapPlan,
+    SwapPolicy, SwapRecord, SwapRequest, SwapStage, Verdict, Verdicts, check_conformance,
+};
 pub use variant::{VariantError, VariantSpec};

@@ -6,6 +6,7 @@ use crate::error::SlotsError;
 use crate::registry::Registry;
 use crate::rule::Rule;
 use crate::snapshot::Snapshot;
+use crate::swap::{Change, SwapPlan, moves};
 use arc_swap::ArcSwap;
 use hotseam_loader::did_you_mean;
 use std::collections::{BTreeMap, HashMap};
@@ -25,8 +26,16 @@ pub enum LayoutPolicy {
 #[derive(Debug)]
 pub struct Slots {
     registry: Registry,
-    snapshots: ArcSwap<HashMap<String, Arc<Snapshot>>>,
+    snapshots: ArcSwap<HashMap<String, Entry>>,
     state: Mutex<State>,
+}
+
+/// What readers see of an assignment.
+#[derive(Debug, Clone)]
+struct Entry {
+    current: Arc<Snapshot>,
+    /// The table before the last change, kept for a step that fails and for a rollback.
+    fallback: Option<Arc<Snapshot>>,
 }
 
 #[derive(Debug, Default)]
@@ -42,8 +51,15 @@ struct Assignment {
     rules: Vec<Resolved>,
     /// How many of them came with the definition.
     defined: usize,
-    /// Rules before the last change.
-    previous: Option<Vec<Resolved>>,
+    /// What was in force before the last change.
+    previous: Option<Previous>,
+}
+
+#[derive(Debug, Clone)]
+struct Previous {
+    rules: Vec<Resolved>,
+    defined: usize,
+    snapshot: Arc<Snapshot>,
 }
 
 impl Slots {
@@ -59,7 +75,13 @@ impl Slots {
 
     /// The snapshot of an assignment. Takes no lock that a writer holds; the engine calls it once a step.
     pub fn snapshot(&self, name: &str) -> Option<Arc<Snapshot>> {
-        self.snapshots.load().get(name).cloned()
+        self.snapshots.load().get(name).map(|entry| Arc::clone(&entry.current))
+    }
+
+    /// The table before the last change of an assignment; `None` if there was no change since it was defined or rolled
+    /// back. Takes no lock that a writer holds.
+    pub fn fallback(&self, name: &str) -> Option<Arc<Snapshot>> {
+        self.snapshots.load().get(name)?.fallback.clone()
     }
 
     /// Names of the assignments, sorted. Takes no lock that a writer holds.
@@ -82,7 +104,7 @@ impl Slots {
         }
         let assignment = Assignment { defined: rules.len(), rules, previous: None };
         state.assignments.insert(name.to_owned(), assignment);
-        self.publish(&mut state, name, Some(snapshot.clone()));
+        self.publish(&mut state, name, Some(Entry { current: snapshot.clone(), fallback: None }));
         Ok(snapshot)
     }
 
@@ -100,32 +122,92 @@ impl Slots {
         Some(state.assignments.get(name)?.rules.iter().map(|r| r.rule.clone()).collect())
     }
 
-    /// Adds a rule to an assignment. Steps that begin after the return use it. Only the rule's own variant is loaded:
-    /// other cells keep their code even if their files have changed.
+    /// Works out what a change of an assignment would do, and gets everything ready for it: variants are loaded and
+    /// created here. Nothing changes, and no writer waits.
     ///
-    /// A rule that changes nothing leaves the assignment, its counts and its history as they are.
+    /// # Errors
+    /// As [`Slots::define`], except that a changed layout is no error but part of the plan; or if there is no change to
+    /// take back.
+    pub fn plan(&self, name: &str, change: &Change) -> Result<SwapPlan, SlotsError> {
+        let (from, assignment) = {
+            let state = self.state();
+            self.current(&state, name)?
+        };
+        let (rules, defined, ready) = match change {
+            Change::Add(added) => {
+                let mut rules = assignment.rules.clone();
+                for rule in added {
+                    rules.push(resolve(&self.registry, rule, false)?);
+                }
+                self.drop_shadowed(&mut rules, assignment.defined);
+                (rules, assignment.defined, None)
+            }
+            Change::Replace(all) => (self.resolve_all(all)?, all.len(), None),
+            Change::Back => match assignment.previous {
+                Some(Previous { rules, defined, snapshot }) => (rules, defined, Some(snapshot)),
+                None => return Err(SlotsError::NothingToRollBack { name: name.to_owned() }),
+            },
+        };
+        let to = ready.map_or_else(|| self.build(name, &rules), Ok)?;
+        let plain = |rules: &[Resolved]| rules.iter().map(|r| r.rule.clone()).collect();
+        Ok(SwapPlan {
+            assignment: name.to_owned(),
+            rules_before: plain(&assignment.rules),
+            rules_after: plain(&rules),
+            changes: changes(&from, &to),
+            layouts: moves(&from, &to),
+            newcomers: SwapPlan::describe_newcomers(&from, &to),
+            digest_before: from.digest(),
+            digest_after: to.digest(),
+            from,
+            to,
+            rules,
+            defined,
+            is_rollback: *change == Change::Back,
+        })
+    }
+
+    /// Puts a plan into force. Steps that begin after the return use it. A plan without changes leaves the assignment,
+    /// its counts and its history as they are.
+    ///
+    /// # Errors
+    /// [`SlotsError::Changed`] if the assignment is no longer what it was when the plan was made.
+    pub fn commit(&self, plan: &SwapPlan) -> Result<SwapReport, SlotsError> {
+        let report = SwapReport {
+            assignment: plan.assignment.clone(),
+            changes: plan.changes.clone(),
+            digest_before: plan.digest_before,
+            digest_after: plan.digest_after,
+        };
+        let mut state = self.state();
+        let name = &plan.assignment;
+        let (current, assignment) = self.current(&state, name)?;
+        if !Arc::ptr_eq(&current, &plan.from) {
+            return Err(SlotsError::Changed { name: name.clone() });
+        }
+        if plan.changes.is_empty() {
+            return Ok(report);
+        }
+        // The table before the one in force goes, so that its instances can end.
+        let Assignment { rules, defined, previous: older } = assignment;
+        drop(older);
+        let previous =
+            (!plan.is_rollback).then(|| Previous { rules, defined, snapshot: Arc::clone(&plan.from) });
+        let fallback = previous.as_ref().map(|p| Arc::clone(&p.snapshot));
+        let changed = Assignment { rules: plan.rules.clone(), defined: plan.defined, previous };
+        state.assignments.insert(name.clone(), changed);
+        self.publish(&mut state, name, Some(Entry { current: Arc::clone(&plan.to), fallback }));
+        tracing::info!(assignment = name, cells = report.changes.len(), back = plan.is_rollback, "swapped");
+        Ok(report)
+    }
+
+    /// Adds a rule to an assignment at once, without the checks, the shadow and the probation of the engine's protocol.
+    /// Only the rule's own variant is loaded: other cells keep their code even if their files have changed.
     ///
     /// # Errors
     /// As [`Slots::define`]; nothing has changed then.
     pub fn swap(&self, name: &str, rule: Rule, policy: LayoutPolicy) -> Result<SwapReport, SlotsError> {
-        let mut state = self.state();
-        let (old, mut assignment) = self.current(&state, name)?;
-        let mut rules = assignment.rules.clone();
-        rules.push(resolve(&self.registry, &rule, false)?);
-        self.drop_shadowed(&mut rules, assignment.defined);
-        let snapshot = self.build(name, &rules)?;
-        let report = report(name, &old, &snapshot);
-        if report.changes.is_empty() {
-            return Ok(report);
-        }
-        if policy == LayoutPolicy::Refuse {
-            check_layouts(&old, &snapshot)?;
-        }
-        assignment.previous = Some(std::mem::replace(&mut assignment.rules, rules));
-        state.assignments.insert(name.to_owned(), assignment);
-        self.publish(&mut state, name, Some(snapshot));
-        tracing::info!(assignment = name, rule = %rule, cells = report.changes.len(), "swapped");
-        Ok(report)
+        self.change(name, &Change::Add(vec![rule]), policy)
     }
 
     /// Takes the last change of an assignment back. One change is kept.
@@ -133,19 +215,21 @@ impl Slots {
     /// # Errors
     /// If there is none, or if going back changes a layout.
     pub fn rollback(&self, name: &str) -> Result<SwapReport, SlotsError> {
-        let mut state = self.state();
-        let (old, mut assignment) = self.current(&state, name)?;
-        let Some(rules) = assignment.previous.take() else {
-            return Err(SlotsError::NothingToRollBack { name: name.to_owned() });
-        };
-        let snapshot = self.build(name, &rules)?;
-        check_layouts(&old, &snapshot)?;
-        let report = report(name, &old, &snapshot);
-        assignment.rules = rules;
-        state.assignments.insert(name.to_owned(), assignment);
-        self.publish(&mut state, name, Some(snapshot));
-        tracing::info!(assignment = name, cells = report.changes.len(), "rolled back");
-        Ok(report)
+        self.change(name, &Change::Back, LayoutPolicy::Refuse)
+    }
+
+    /// Plans and commits, again if another writer came in between.
+    fn change(&self, name: &str, change: &Change, policy: LayoutPolicy) -> Result<SwapReport, SlotsError> {
+        loop {
+            let plan = self.plan(name, change)?;
+            if policy == LayoutPolicy::Refuse {
+                plan.refuse_layouts()?;
+            }
+            match self.commit(&plan) {
+                Err(SlotsError::Changed { .. }) => {}
+                done => return done,
+            }
+        }
     }
 
     /// The cells in which two rule lists differ, in the order of the cells. Loads the variants; changes nothing.
@@ -162,8 +246,12 @@ impl Slots {
     /// it too. Returns how many replaced snapshots are still in use.
     pub fn reap(&self) -> usize {
         let mut state = self.state();
-        reap(&mut state);
-        state.retired.len()
+        let ended = take_unused(&mut state);
+        let left = state.retired.len();
+        drop(state);
+        // Instances end here, without the lock, since ending may take long.
+        drop(ended);
+        left
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -204,47 +292,38 @@ impl Slots {
         });
     }
 
-    fn publish(&self, state: &mut State, name: &str, snapshot: Option<Arc<Snapshot>>) {
+    fn publish(&self, state: &mut State, name: &str, entry: Option<Entry>) {
         let mut map = HashMap::clone(&self.snapshots.load());
-        let old = match snapshot {
-            Some(snapshot) => map.insert(name.to_owned(), snapshot),
+        let kept = entry.clone();
+        let old = match entry {
+            Some(entry) => map.insert(name.to_owned(), entry),
             None => map.remove(name),
         };
         self.snapshots.store(Arc::new(map));
-        // Kept until no step uses it, so that instances end here and not in the step loop.
-        state.retired.extend(old);
-        reap(state);
+        let in_use = |snapshot: &Arc<Snapshot>| {
+            kept.as_ref().is_some_and(|entry| {
+                Arc::ptr_eq(&entry.current, snapshot)
+                    || entry.fallback.as_ref().is_some_and(|f| Arc::ptr_eq(f, snapshot))
+            })
+        };
+        // Kept until no step uses them, so that instances end here and not in the step loop.
+        let replaced = old.into_iter().flat_map(|old| std::iter::once(old.current).chain(old.fallback));
+        state.retired.extend(replaced.filter(|snapshot| !in_use(snapshot)));
+        drop(kept);
+        drop(take_unused(state));
     }
 }
 
-fn reap(state: &mut State) {
-    state.retired.retain(|snapshot| Arc::strong_count(snapshot) > 1);
-}
-
-fn report(name: &str, old: &Snapshot, new: &Snapshot) -> SwapReport {
-    SwapReport {
-        assignment: name.to_owned(),
-        changes: changes(old, new),
-        digest_before: old.digest(),
-        digest_after: new.digest(),
-    }
+/// The replaced snapshots that nothing else uses, taken out of the list.
+fn take_unused(state: &mut State) -> Vec<Arc<Snapshot>> {
+    let (unused, used) =
+        std::mem::take(&mut state.retired).into_iter().partition(|s| Arc::strong_count(s) == 1);
+    state.retired = used;
+    unused
 }
 
 /// Refuses a snapshot whose pools look different from those in use.
 fn check_layouts(old: &Snapshot, new: &Snapshot) -> Result<(), SlotsError> {
-    let refuse = |layer, pool, from: String, to: String| {
-        Err(SlotsError::LayoutChange { assignment: old.name().to_owned(), layer, pool, from, to })
-    };
-    for layer in 0..old.num_layers() {
-        let (from, to) = (old.kv_layout(layer), new.kv_layout(layer));
-        if from != to {
-            return refuse(layer, "kv", from.to_string(), to.to_string());
-        }
-        if let (Some(from), Some(to)) = (old.key_layout(layer), new.key_layout(layer))
-            && from != to
-        {
-            return refuse(layer, "index key", from.to_string(), to.to_string());
-        }
-    }
-    Ok(())
+    let Some(first) = moves(old, new).into_iter().next() else { return Ok(()) };
+    Err(SlotsError::layout_change(old.name(), first))
 }

@@ -25,6 +25,7 @@ pub struct Snapshot {
     transport: Option<TransportCell>,
     digest: Digest,
     prefill_digest: Digest,
+    layout_digest: Digest,
 }
 
 /// The cells of one layer in one phase.
@@ -98,14 +99,14 @@ impl Snapshot {
         table: Vec<(CellId, Arc<Generation>)>,
         geometry: &Geometry,
     ) -> Result<Self, SlotsError> {
-        let (digest, prefill_digest) = digests(&table, geometry);
+        let Digests { digest, prefill_digest, layout_digest } = digests(&table, geometry);
         let cells = Cells(table.into_iter().collect());
         let layers = both(|phase| {
             (0..geometry.layers()).map(|layer| cells.layer(phase, layer, geometry)).collect::<Result<_, _>>()
         })?;
         let heads = both(|phase| cells.bind(id(Seam::Mhc, Op::Head, Some(phase), None), mhc, |t| t.head))?;
         let transport = if geometry.topology == Topology::Paired { Some(cells.transport()?) } else { None };
-        Ok(Self { name: name.to_owned(), layers, heads, transport, digest, prefill_digest })
+        Ok(Self { name: name.to_owned(), layers, heads, transport, digest, prefill_digest, layout_digest })
     }
 
     /// Name of the assignment.
@@ -121,6 +122,11 @@ impl Snapshot {
     /// Hash of all prefill cells and of the layouts; KV that was computed under one is valid under an equal one.
     pub fn prefill_digest(&self) -> Digest {
         self.prefill_digest
+    }
+
+    /// Hash of the layouts; KV of one assignment can be read by another with an equal one.
+    pub fn layout_digest(&self) -> Digest {
+        self.layout_digest
     }
 
     /// Number of layers.
@@ -298,17 +304,24 @@ fn transport(generation: &Generation) -> Option<&'static KvTransportV1> {
     generation.instance.plugin().entry().kv_transport
 }
 
-/// Hash of all cells, and hash of the prefill cells with all layouts.
-fn digests(table: &[(CellId, Arc<Generation>)], geometry: &Geometry) -> (Digest, Digest) {
+struct Digests {
+    digest: Digest,
+    prefill_digest: Digest,
+    layout_digest: Digest,
+}
+
+/// Hash of all cells, hash of the prefill cells with all layouts, and hash of the layouts.
+fn digests(table: &[(CellId, Arc<Generation>)], geometry: &Geometry) -> Digests {
     let mut all = vec![format!("{geometry:?}")];
-    let mut prefill = all.clone();
+    let (mut prefill, mut layouts) = (all.clone(), all.clone());
     for (cell, generation) in table {
         let line = format!("{cell} {}", generation.hash);
         if cell.phase == Some(Phase::Prefill) {
+            layouts.push(format!("{cell} {}", Layout::of(generation)));
             prefill.push(format!("{line} {}", Layout::of(generation)));
         }
         all.push(line);
     }
     let digest = |lines: &[String]| Digest::of(lines.iter().map(String::as_str));
-    (digest(&all), digest(&prefill))
+    Digests { digest: digest(&all), prefill_digest: digest(&prefill), layout_digest: digest(&layouts) }
 }

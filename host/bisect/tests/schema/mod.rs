@@ -1,4 +1,4 @@
-//! As much of JSON Schema as the published schema uses; a keyword it does not know is a failure, not a pass.
+//! As much of JSON Schema as the published schemas use; a keyword it does not know is a failure, not a pass.
 
 use serde_json::Value;
 
@@ -32,6 +32,10 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<
             "minimum" => value.as_f64().is_some_and(|number| number < rule.as_f64().unwrap()),
             "maximum" => value.as_f64().is_some_and(|number| number > rule.as_f64().unwrap()),
             "minItems" => value.as_array().is_some_and(|list| (list.len() as u64) < rule.as_u64().unwrap()),
+            "exclusiveMinimum" => value.as_f64().is_some_and(|number| number <= rule.as_f64().unwrap()),
+            "minProperties" => {
+                value.as_object().is_some_and(|map| (map.len() as u64) < rule.as_u64().unwrap())
+            }
             "maxItems" => value.as_array().is_some_and(|list| list.len() as u64 > rule.as_u64().unwrap()),
             "required" => {
                 let has = |name: &Value| value.get(name.as_str().unwrap()).is_some();
@@ -41,6 +45,17 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<
                 for (name, schema) in rule.as_object().unwrap() {
                     if let Some(inner) = value.get(name) {
                         check(root, schema, inner, &format!("{at}.{name}"), found);
+                    }
+                }
+                false
+            }
+            "additionalProperties" => {
+                let known = |name: &str| keywords.get("properties").is_some_and(|p| p.get(name).is_some());
+                for (name, inner) in value.as_object().into_iter().flatten().filter(|(name, _)| !known(name))
+                {
+                    match rule {
+                        Value::Bool(false) => found.push(format!("{at}: {name} is not known")),
+                        rule => check(root, rule, inner, &format!("{at}.{name}"), found),
                     }
                 }
                 false

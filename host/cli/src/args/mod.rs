@@ -1,27 +1,33 @@
 //! The command line.
 
+mod author;
 mod bisect;
 mod evidence;
 mod graft;
 mod live;
 mod observe;
 mod offline;
+mod plugins;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub(crate) use author::PluginNewArgs;
 pub(crate) use bisect::{
     BisectArgs, BisectCommand, BisectLogArgs, BisectReplayArgs, BisectReportArgs, BisectResumeArgs,
     BisectRunArgs, BisectUndoArgs, Bounds, Form, ReportFormat,
 };
-pub(crate) use evidence::NeedleArgs;
+pub(crate) use evidence::{NeedleArgs, NeedleTask};
 pub(crate) use graft::{GraftArgs, GraftOracle};
-pub(crate) use live::{AdminArgs, RollbackArgs, ServeArgs, SlotsArgs, SwapArgs, TraceArgs};
+pub(crate) use live::{
+    AdminArgs, Check, Kv, LoadArgs, ReloadArgs, RollbackArgs, ServeArgs, SlotsArgs, SlotsCommand, SwapArgs,
+    SwapHow, TraceArgs,
+};
 pub(crate) use observe::{CaptureArgs, CompareArgs, WorkloadArgs};
-pub(crate) use offline::{
-    CheckpointArgs, CheckpointCommand, ConfigArgs, ConfigCommand, PluginArgs, PluginCheckArgs, PluginCommand,
-    PluginDirs,
+pub(crate) use offline::{CheckpointArgs, CheckpointCommand, ConfigArgs, ConfigCommand};
+pub(crate) use plugins::{
+    PluginArgs, PluginBenchArgs, PluginCheckArgs, PluginCommand, PluginFiles, PluginSignArgs, PolicyName,
 };
 
 /// Serves DeepSeek-V4 models with hot-swappable kernels, and finds the patch that broke one.
@@ -48,6 +54,8 @@ pub(crate) enum Command {
     Swap(SwapArgs),
     /// Undo the last swap.
     Rollback(RollbackArgs),
+    /// Read a server's configuration file again and swap in what differs.
+    Reload(ReloadArgs),
     /// Show what ran on a running server: variant, hash and calls of each cell.
     Trace(TraceArgs),
     /// Hide a fact in long texts and see whether the model recalls it.

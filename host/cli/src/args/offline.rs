@@ -6,74 +6,6 @@ use clap::{Args, Subcommand};
 
 use super::{ConfigFile, Format};
 
-/// `hotseam plugin`.
-#[derive(Debug, Args)]
-pub(crate) struct PluginArgs {
-    #[command(subcommand)]
-    pub(crate) command: PluginCommand,
-}
-
-/// What to do about plugins.
-#[derive(Debug, Subcommand)]
-pub(crate) enum PluginCommand {
-    /// List the plugins that can be found.
-    #[command(after_help = "Example:\n  hotseam plugin list")]
-    List {
-        #[command(flatten)]
-        dirs: PluginDirs,
-        /// Form of the output.
-        #[arg(long, value_enum, default_value_t)]
-        format: Format,
-    },
-    /// Show the manifest of a plugin: options, base, what it needs.
-    #[command(after_help = "Example:\n  hotseam plugin inspect indexer/cpu-sm120")]
-    Inspect {
-        /// Plugin name, or path of its file.
-        #[arg(value_name = "PLUGIN")]
-        plugin: String,
-        #[command(flatten)]
-        dirs: PluginDirs,
-        /// Form of the output.
-        #[arg(long, value_enum, default_value_t)]
-        format: Format,
-    },
-    /// Check a variant against the truth; exit with 1 if it fails.
-    Check(PluginCheckArgs),
-}
-
-/// `hotseam plugin check`.
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Example:\n  hotseam plugin check 'indexer/cpu-sm120{early_exit: true, keys: bf16}'\n  \
-                  hotseam plugin check 'faulty/attention{fault: half-scale}' --format json\n  \
-                  hotseam plugin check indexer/cpu-stock --replay call.safetensors\n\n\
-                  Exit codes: 0 it conforms, 1 it does not, 2 usage, or a file that is no sound capture."
-)]
-pub(crate) struct PluginCheckArgs {
-    /// The variant: plugin and options.
-    #[arg(value_name = "VARIANT")]
-    pub(crate) variant: String,
-    /// One or two cases an op, well under a second.
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// Judges it on this captured call (`hotseam trace --capture`) instead of the cases.
-    #[arg(long, value_name = "FILE", conflicts_with = "quick")]
-    pub(crate) replay: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) dirs: PluginDirs,
-    /// Form of the output.
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) format: Format,
-}
-
-/// Where plugins are.
-#[derive(Debug, Args)]
-pub(crate) struct PluginDirs {
-    /// Directory of plugins; may be given several times. The directory of this program by default.
-    #[arg(long = "dir", value_name = "DIR")]
-    pub(crate) dirs: Vec<PathBuf>,
-}
-
 /// `hotseam config`.
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArgs {
@@ -84,11 +16,15 @@ pub(crate) struct ConfigArgs {
 /// What to do about a configuration.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Check a file, its assignments and the plugins they name. Loads no weights.
-    #[command(after_help = "Example:\n  hotseam config validate -c configs/quickstart.yaml")]
+    /// Check a file, its assignments, the plugins they name, and sizes against the checkpoint. Loads no weights.
+    #[command(after_help = "Example:\n  hotseam config validate -c configs/quickstart.yaml\n\n\
+                            Exit codes: 0 valid, 2 not, with file, line and column where there is one.")]
     Validate {
         #[command(flatten)]
         file: ConfigFile,
+        /// Form of the output.
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
     },
     /// Print a file with all changes applied.
     #[command(
@@ -104,6 +40,9 @@ pub(crate) enum ConfigCommand {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
+    /// Print the JSON Schema of the file, with which editors complete and check.
+    #[command(after_help = "Example:\n  hotseam config schema > config.schema.json")]
+    Schema,
 }
 
 /// `hotseam checkpoint`.

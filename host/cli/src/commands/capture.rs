@@ -75,7 +75,7 @@ fn parse_cell(text: &str) -> Result<CellId, Failure> {
 pub(crate) fn replay(args: &PluginCheckArgs, file: &Path) -> Result<u8, Failure> {
     let spec: VariantSpec = args.variant.parse().map_err(Failure::usage)?;
     let captured = Capture::load(file).map_err(Failure::usage)?;
-    let dim = captured.dim().unwrap_or(super::plugin::HEAD_DIM);
+    let dim = captured.dim().unwrap_or(super::plugin::files::HEAD_DIM);
     let geometry = Geometry {
         classes: vec![LayerClass::Csa],
         hash: vec![false],
@@ -83,7 +83,7 @@ pub(crate) fn replay(args: &PluginCheckArgs, file: &Path) -> Result<u8, Failure>
         index_head_dim: dim,
         topology: Topology::Paired,
     };
-    let registry = Registry::new(super::plugin::loader(&args.dirs)?, geometry);
+    let registry = Registry::new(super::plugin::files::loader(&args.files)?, geometry);
     let generation = registry.generation(&spec).map_err(Failure::usage)?;
     let report = captured
         .replay(&generation)

@@ -1,19 +1,20 @@
 //! From a configuration to a running engine.
 
+mod crash;
 mod expose;
+mod plugins;
 mod progress;
+mod reload;
 mod rules;
 mod target;
 mod workload;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, anyhow};
 use hotseam_config::Config;
 use hotseam_encoding::Tokenizer;
-use hotseam_engine::{Engine, EngineConfig, GuardReport};
-use hotseam_loader::Loader;
+use hotseam_engine::{Engine, EngineConfig, EngineError, GuardReport, SwapSettings};
 use hotseam_model::{Model, ModelConfig};
 use hotseam_slots::{Geometry, Registry, Slots, Topology};
 
@@ -22,7 +23,9 @@ use crate::failure::Failure;
 use crate::terminal;
 
 pub(crate) use expose::expose;
+pub(crate) use plugins::{loader, plugin_dirs};
 pub(crate) use progress::{Bar, spinner};
+pub(crate) use reload::ConfigSource;
 pub(crate) use rules::{named, parse as parse_rule};
 pub(crate) use target::{Plugins, target};
 pub(crate) use workload::{check as check_workload, workload};
@@ -49,9 +52,14 @@ pub(crate) fn config(file: &ConfigFile) -> Result<Config, Failure> {
 /// # Errors
 /// Usage, naming the place.
 pub(crate) fn guarded_config(args: &GuardedFile) -> Result<Config, Failure> {
+    config(&guarded_file(args))
+}
+
+/// The file with the changes that are asked for, the guard among them.
+pub(crate) fn guarded_file(args: &GuardedFile) -> ConfigFile {
     let guard = args.guard.then(|| "engine.guard=true".to_owned());
-    let set: Vec<String> = args.file.set.iter().cloned().chain(guard).collect();
-    load_config(&args.file.config, &set)
+    let set = args.file.set.iter().cloned().chain(guard).collect();
+    ConfigFile { config: args.file.config.clone(), set }
 }
 
 /// What the guard of an engine found, told on stderr; `None` if calls were not guarded.
@@ -69,34 +77,35 @@ pub(crate) fn load_config(path: &Path, set: &[String]) -> Result<Config, Failure
     hotseam_config::load(path, set).map_err(Failure::usage)
 }
 
-/// Plugin directories: those given, or the directory of this program.
-///
-/// # Errors
-/// If this program does not know where it is.
-pub(crate) fn plugin_dirs(given: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
-    if !given.is_empty() {
-        return Ok(given.to_vec());
-    }
-    let program = std::env::current_exe().context("cannot find the directory of this program")?;
-    let dir = program.parent().ok_or_else(|| anyhow!("{} has no directory", program.display()))?;
-    Ok(vec![dir.to_owned()])
-}
-
 /// The slots of a model, with every assignment of `config` defined.
 ///
 /// # Errors
 /// Usage, naming the assignment, if a rule or plugin is refused.
 pub(crate) fn slots(config: &Config, model: &ModelConfig) -> Result<Slots, Failure> {
-    let loader = Loader::new(plugin_dirs(&config.plugins.dirs)?).map_err(Failure::usage)?;
+    slots_after(config, model, false)
+}
+
+/// As [`slots`]; for a `server`, what a crash in the middle of a swap left behind is made good first.
+fn slots_after(config: &Config, model: &ModelConfig, server: bool) -> Result<Slots, Failure> {
+    let loader = loader(&config.plugins)?;
+    let marker = if server { crash::recovered(&loader, &owner(config)) } else { None };
     let geometry = Geometry::new(model, topology(config));
     let slots = Slots::new(Registry::new(loader, geometry));
     for (name, _) in config.assignments.iter() {
+        if crash::restored(marker.as_ref(), &slots, name) {
+            continue;
+        }
         let rules = named(config, name)?;
         slots
-            .define(name, rules)
-            .map_err(|error| Failure::usage(anyhow!(error).context(format!("assignment `{name}`"))))?;
+            .define(name, rules.clone())
+            .map_err(|error| rules::refused(config, name, &rules, slots.registry(), &error))?;
     }
     Ok(slots)
+}
+
+/// What tells servers apart that share a state directory.
+fn owner(config: &Config) -> String {
+    config.server.listen.to_string()
 }
 
 /// Loads the model, the plugins and the tokenizer, and starts an engine.
@@ -104,14 +113,21 @@ pub(crate) fn slots(config: &Config, model: &ModelConfig) -> Result<Slots, Failu
 /// # Errors
 /// Usage for what the configuration names wrongly; otherwise what failed.
 pub(crate) fn start(config: &Config) -> Result<Host, Failure> {
+    launch(config, false)
+}
+
+/// As [`start`], for a server, which outlives swaps: after a crash in the middle of one it starts on what was before.
+///
+/// # Errors
+/// As [`start`].
+pub(crate) fn start_server(config: &Config) -> Result<Host, Failure> {
+    launch(config, true)
+}
+
+fn launch(config: &Config, server: bool) -> Result<Host, Failure> {
     let path = &config.model.path;
     let spinner = spinner(&format!("loading {}", path.display()));
-    if config.engine.threads > MAX_THREADS {
-        let found = config.engine.threads;
-        return Err(Failure::usage(anyhow!(
-            "engine.threads is {found}, expected 0 (one a core) to {MAX_THREADS}"
-        )));
-    }
+    check_threads(config)?;
     let threads = hotseam_loader::init_threads(config.engine.threads);
     let loaded =
         hotseam_checkpoint::read(path, |done, total| spinner.tick(done, total)).map_err(Failure::usage)?;
@@ -119,9 +135,8 @@ pub(crate) fn start(config: &Config) -> Result<Host, Failure> {
         tracing::info!("{note}");
     }
     let tokenizer = Tokenizer::load(path).map_err(Failure::usage)?;
-    let slots = slots(config, &loaded.config)?;
-    let sizes = sizes(config);
-    sizes.validate(&loaded.config).map_err(Failure::usage)?;
+    let slots = slots_after(config, &loaded.config, server)?;
+    let sizes = engine_sizes(config, &loaded.config)?;
     // Compressed entries are roped at positions of the text, so the context is all that is asked for.
     let model = Model::new(loaded.config, loaded.weights, config.engine.max_context);
     let engine = Engine::start(Arc::new(model), Arc::new(slots), sizes).map_err(Failure::usage)?;
@@ -137,9 +152,24 @@ fn topology(config: &Config) -> Topology {
     }
 }
 
-fn sizes(config: &Config) -> EngineConfig {
+fn check_threads(config: &Config) -> Result<(), Failure> {
+    match config.engine.threads {
+        0..=MAX_THREADS => Ok(()),
+        found => {
+            let text = format!("expected 0 (one a core) to {MAX_THREADS}, found {found}");
+            Err(Failure::usage(config.error_at("engine.threads", text)))
+        }
+    }
+}
+
+/// The sizes of an engine for a model.
+///
+/// # Errors
+/// Usage, naming the field that does not fit the model.
+pub(crate) fn engine_sizes(config: &Config, model: &ModelConfig) -> Result<EngineConfig, Failure> {
+    check_threads(config)?;
     let section = &config.engine;
-    EngineConfig {
+    let sizes = EngineConfig {
         max_seqs: section.max_seqs,
         max_context: section.max_context,
         chunk: section.chunk,
@@ -148,7 +178,16 @@ fn sizes(config: &Config) -> EngineConfig {
         index_topk: section.index_topk,
         prefix_cache_bytes: section.prefix_cache_bytes,
         guard: section.guard,
-    }
+        swap: SwapSettings { owner: owner(config), exit_on_hang: true, ..SwapSettings::default() },
+        ..EngineConfig::default()
+    };
+    sizes.validate(model).map_err(|error| match error {
+        EngineError::Config { field, expected, found } => {
+            Failure::usage(config.error_at(field, format!("expected {expected}, found {found}")))
+        }
+        other => Failure::usage(other),
+    })?;
+    Ok(sizes)
 }
 
 /// A sentence about the engine that a command runs in this process.

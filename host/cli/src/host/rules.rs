@@ -1,8 +1,8 @@
 //! Rules of a configuration, with meaning.
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use hotseam_config::Config;
-use hotseam_slots::{Rule, Selector, VariantSpec};
+use hotseam_slots::{Registry, Rule, Selector, SlotsError, VariantSpec};
 
 use crate::failure::Failure;
 
@@ -19,16 +19,52 @@ pub(crate) fn parse(select: &str, variant: Option<&str>) -> anyhow::Result<Rule>
 /// The rules of an assignment of the file, those it extends in front.
 ///
 /// # Errors
-/// Usage, naming assignment and rule.
+/// Usage, naming the place of the rule.
 pub(crate) fn named(config: &Config, name: &str) -> Result<Vec<Rule>, Failure> {
-    let texts = config.assignments.rules(name).ok_or_else(|| {
+    let unknown = || {
         let known: Vec<&str> = config.assignments.iter().map(|(known, _)| known).collect();
         Failure::usage(anyhow!("unknown assignment `{name}`; there are: {}", known.join(", ")))
-    })?;
-    texts
-        .iter()
-        .map(|text| parse(&text.select, text.variant.as_deref()))
-        .collect::<anyhow::Result<_>>()
-        .with_context(|| format!("assignment `{name}`"))
-        .map_err(Failure::usage)
+    };
+    let texts = config.assignments.rules(name).ok_or_else(unknown)?;
+    let places = config.assignments.places(name).ok_or_else(unknown)?;
+    let rule = |(text, place): (&hotseam_config::RuleText, &String)| {
+        parse(&text.select, text.variant.as_deref()).map_err(|error| {
+            let part = if text.select.parse::<Selector>().is_err() { "select" } else { "use" };
+            Failure::usage(config.error_at(&format!("{place}.{part}"), error.to_string()))
+        })
+    };
+    texts.iter().zip(&places).map(rule).collect()
+}
+
+/// Why an assignment of the file was refused, at the rule that is to blame if it is one.
+pub(crate) fn refused(
+    config: &Config,
+    name: &str,
+    rules: &[Rule],
+    registry: &Registry,
+    error: &SlotsError,
+) -> Failure {
+    let place = |index: usize, part: &str| {
+        let places = config.assignments.places(name)?;
+        Some(format!("{}.{part}", places.get(index)?))
+    };
+    let selected = |selector: &str| rules.iter().rposition(|rule| rule.select().to_string() == selector);
+    let field = match error {
+        SlotsError::Layer { selector, .. }
+        | SlotsError::NoMatch { selector, .. }
+        | SlotsError::NothingToHeal { selector, .. } => {
+            selected(selector).and_then(|index| place(index, "select"))
+        }
+        SlotsError::Seam { selector, .. } => selected(selector).and_then(|index| place(index, "use")),
+        SlotsError::Load(_)
+        | SlotsError::Base { .. }
+        | SlotsError::BaseCircle { .. }
+        | SlotsError::BaseSeam { .. } => {
+            let fails = |rule: &Rule| rule.variant().is_some_and(|spec| registry.generation(spec).is_err());
+            rules.iter().position(fails).and_then(|index| place(index, "use"))
+        }
+        _ => None,
+    };
+    let field = field.unwrap_or_else(|| format!("assignments.{name}"));
+    Failure::usage(config.error_at(&field, error.to_string()))
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::schema::{
@@ -10,7 +11,7 @@ use crate::schema::{
 };
 
 /// What the answers of an oracle are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum NoiseKind {
     /// One run is one verdict, always the same.
@@ -20,7 +21,7 @@ pub enum NoiseKind {
 }
 
 /// Form of the prompts of a needle oracle.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum NeedleTask {
     /// One fact in a text.
@@ -36,28 +37,34 @@ pub enum NeedleTask {
 }
 
 /// Fields of `kind: needle`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NeedleOracle {
     /// Prompt lengths in tokens.
     #[serde(deserialize_with = "lengths")]
+    #[schemars(length(min = 1), inner(range(min = 1)))]
     pub lengths: Vec<usize>,
     /// Needle positions per length, spread evenly.
     #[serde(deserialize_with = "positive")]
+    #[schemars(range(min = 1))]
     pub depths: usize,
     /// Form of the prompts.
     pub task: NeedleTask,
     /// With `task: multi`, facts in a text, at least 2; `null` for 4.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 2))]
     pub needles: Option<usize>,
     /// With `task: multi-turn`, turns of the conversation, at least 2; `null` for 6.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 2))]
     pub turns: Option<usize>,
     /// Requests in flight; `null` for as many as the engine runs at once.
     #[serde(deserialize_with = "some_positive", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub concurrent: Option<usize>,
     /// Recall that the good end must reach.
     #[serde(deserialize_with = "some_share", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1))]
     pub least_good: Option<f64>,
     /// Probes that an arm may lose against the good end and still be good; `null` for one, or an eighth of more than
     /// eight.
@@ -81,21 +88,25 @@ impl Default for NeedleOracle {
 }
 
 /// Fields of `kind: kl`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct KlOracle {
     /// Held-out tokens to compare on.
     #[serde(deserialize_with = "positive")]
+    #[schemars(range(min = 1))]
     pub tokens: usize,
     /// Mean KL divergence, in nats per token, above which a run is bad. `null` measures how far harmless variations move
     /// the good end, and takes `times_floor` times that.
     #[serde(deserialize_with = "some_positive_number", skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("exclusiveMinimum" = 0))]
     pub threshold: Option<f64>,
     /// How many times the measured floor is too much.
     #[serde(deserialize_with = "positive_number")]
+    #[schemars(extend("exclusiveMinimum" = 0))]
     pub times_floor: f64,
     /// Share of rows that must keep their most likely token; `null` for no such bar.
     #[serde(deserialize_with = "some_share", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1))]
     pub least_top1: Option<f64>,
     /// File of saved distributions that every end is compared with, the good one too. It is written from the good end
     /// if it is not there. `null` compares with the good end of this run.
@@ -110,17 +121,20 @@ impl Default for KlOracle {
 }
 
 /// Fields of `kind: perplexity`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PerplexityOracle {
     /// Lengths of the texts in tokens.
     #[serde(deserialize_with = "lengths")]
+    #[schemars(length(min = 1), inner(range(min = 1)))]
     pub lengths: Vec<usize>,
     /// Perplexity over that of the good end, at any of the lengths, above which a run is bad.
     #[serde(deserialize_with = "positive_number")]
+    #[schemars(extend("exclusiveMinimum" = 0))]
     pub ratio: f64,
     /// Perplexity above which the good end itself is bad, at any of the lengths; `null` for no such bar.
     #[serde(deserialize_with = "some_positive_number", skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("exclusiveMinimum" = 0))]
     pub most: Option<f64>,
 }
 
@@ -131,7 +145,7 @@ impl Default for PerplexityOracle {
 }
 
 /// A prompt of `kind: exact`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExactPrompt {
     /// What the user says.
@@ -142,14 +156,16 @@ pub struct ExactPrompt {
 }
 
 /// Fields of `kind: exact`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExactOracle {
     /// The prompts.
     #[serde(deserialize_with = "crate::schema::some_items")]
+    #[schemars(length(min = 1))]
     pub prompts: Vec<ExactPrompt>,
     /// Tokens of an answer, at most.
     #[serde(default = "exact_tokens", deserialize_with = "positive")]
+    #[schemars(range(min = 1))]
     pub max_tokens: usize,
 }
 
@@ -158,14 +174,16 @@ fn exact_tokens() -> usize {
 }
 
 /// Fields of `kind: repeat`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RepeatOracle {
     /// Held-out tokens of the prompt.
     #[serde(deserialize_with = "positive")]
+    #[schemars(range(min = 1))]
     pub tokens: usize,
     /// Times that it is asked, at least 2.
     #[serde(deserialize_with = "positive")]
+    #[schemars(range(min = 2))]
     pub times: usize,
 }
 
@@ -176,14 +194,16 @@ impl Default for RepeatOracle {
 }
 
 /// Fields of `kind: command`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CommandOracle {
     /// The program and its arguments; no shell. In them `{admin}`, `{api}`, `{assignment}` and `{config}` are replaced.
     #[serde(deserialize_with = "crate::schema::some_items")]
+    #[schemars(length(min = 1))]
     pub command: Vec<String>,
     /// Seconds after which the process group is killed and the run counts as hung.
     #[serde(default = "command_timeout", deserialize_with = "seconds")]
+    #[schemars(extend("exclusiveMinimum" = 0))]
     pub timeout_seconds: f64,
     /// Environment variables to add.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -2,8 +2,12 @@
 
 mod kinds;
 
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::json;
 use serde_yaml::Mapping;
 
 use crate::document;
@@ -89,6 +93,40 @@ impl<'de> Deserialize<'de> for Oracle {
         let kind = kind.map_err(D::Error::custom)?;
         kind.check().map_err(D::Error::custom)?;
         Ok(Self { kind, noise })
+    }
+}
+
+/// One schema a kind: its own fields, `kind` and `noise`.
+impl JsonSchema for Oracle {
+    fn schema_name() -> Cow<'static, str> {
+        "Oracle".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let noise = generator.subschema_for::<Option<NoiseKind>>();
+        let fields = [
+            NeedleOracle::json_schema(generator),
+            KlOracle::json_schema(generator),
+            PerplexityOracle::json_schema(generator),
+            ExactOracle::json_schema(generator),
+            RepeatOracle::json_schema(generator),
+            CommandOracle::json_schema(generator),
+        ];
+        let kinds = KINDS.iter().zip(fields).map(|(kind, mut schema)| {
+            let object = schema.ensure_object();
+            let properties = object.entry("properties").or_insert_with(|| json!({}));
+            properties["kind"] = json!({ "const": kind });
+            properties["noise"] = noise.as_value().clone();
+            let required = object.entry("required").or_insert_with(|| json!([]));
+            if let Some(names) = required.as_array_mut() {
+                names.insert(0, json!("kind"));
+            }
+            schema.to_value()
+        });
+        json_schema!({
+            "description": "What tells a good run from a bad one.",
+            "oneOf": kinds.collect::<Vec<_>>(),
+        })
     }
 }
 

@@ -100,6 +100,12 @@ impl Forward {
         self.head(par, step, &batch)
     }
 
+    /// The streams of the first `rows` rows as the last step left them, `[rows, hc, hidden]`.
+    pub(crate) fn streams(&self, rows: usize) -> &[f32] {
+        let c = &self.model.config;
+        &self.ws.streams[..rows * c.hc_mult * c.hidden_size]
+    }
+
     fn embed(&mut self, par: &dyn Parallel, model: &Model, tokens: &[i32]) {
         let (hidden, hc) = (model.config.hidden_size, model.config.hc_mult);
         let table = rows::mat(&model.weights.embed);

@@ -4,6 +4,8 @@ use super::handed::Handed;
 use super::places::{Place, places};
 use super::scratch::{PoolLayout, Scratch};
 use crate::guard::Guard;
+use crate::shadow;
+use crate::swaps::trial::Trial;
 use hotseam_abi::{ERR_INTERNAL, StepCtx};
 use hotseam_slots::{Args, Bound, CallError, CellId, Generation, Phase, StepArgs, StepFn};
 use std::cell::RefCell;
@@ -159,6 +161,8 @@ pub(crate) struct Probe<'a> {
     pub(crate) observer: Option<&'a RefCell<Observed>>,
     /// The guard, where calls are guarded.
     pub(crate) guard: Option<&'a Guard>,
+    /// The swap whose new variants run beside.
+    pub(crate) shadow: Option<&'a Trial>,
 }
 
 impl Probe<'_> {
@@ -189,10 +193,15 @@ impl Probe<'_> {
         args: &A,
         rows: usize,
     ) -> Result<(), CallError> {
-        match (self.observer, self.guard) {
-            (None, None) => bound.call(ctx, args, rows),
-            (None, Some(guard)) => guard.call(bound, ctx, args, rows),
-            (Some(observer), guard) => observe(observer, guard, bound, ctx, args, rows),
+        match (self.observer, self.guard, self.shadow) {
+            (None, None, None) => bound.call(ctx, args, rows),
+            (None, Some(guard), None) => guard.call(bound, ctx, args, rows),
+            (None, guard, Some(trial)) => shadow::call(trial, bound, ctx, args, || match guard {
+                Some(guard) => guard.call(bound, ctx, args, rows),
+                None => bound.call(ctx, args, rows),
+            }),
+            // An observed request has no shadow.
+            (Some(observer), guard, _) => observe(observer, guard, bound, ctx, args, rows),
         }
     }
 }

@@ -42,3 +42,20 @@ pub(crate) fn variant(dir: &Path, name: &str, seam: u32, defines: &[&str]) -> Pa
     let file = hotseam_loader::file_name(name).expect("a variant name");
     build(dir, &file, seam, &manifest(name), defines)
 }
+
+/// Asserts that `result` is a refusal of this code whose text begins with the code and ends with a sentence; the text.
+#[track_caller]
+pub(crate) fn refused<T>(result: Result<T, hotseam_loader::LoadError>, code: u16) -> String {
+    let error = result.err().expect("refused");
+    let text = error.to_string();
+    assert_eq!(error.code(), code, "{text}");
+    assert!(text.starts_with(&format!("E-PLUG-{code} ")), "{text}");
+    assert!(text.ends_with(['.', '?']), "{text}");
+    text
+}
+
+/// A program or library that cargo has built as an example of the loader.
+pub(crate) fn example(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("the path of this test");
+    test.parent().and_then(Path::parent).expect("target/release").join("examples").join(name)
+}

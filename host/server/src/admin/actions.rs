@@ -1,28 +1,99 @@
 //! What the admin endpoints do. All of it may block: plugins are loaded and checked here.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hotseam_config::valid_assignment_name;
 use hotseam_engine::Engine;
-use hotseam_slots::{
-    CellChange, CellId, CellView, Class, Layout, LayoutPolicy, Rule, Seam, SlotsError, Snapshot, VariantSpec,
-};
+use hotseam_slots::{CellId, CellView, Class, Layout, Rule, SlotsError, Snapshot, VariantSpec};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use warp::http::StatusCode;
 
+use super::audit::Audit;
+use super::reload::{FromFile, Reload};
+use super::who::Who;
 use crate::admin::wire::{
-    AssignmentView, CellLine, DefineRequest, RollbackRequest, SlotsView, StatsView, SwapAnswer, SwapRequest,
-    TraceLine, TraceView, VariantRequest, VariantView,
+    AssignmentView, CellLine, DefineRequest, SlotsView, StatsView, SwapsView, TraceLine, TraceView,
+    VariantRequest, VariantView,
 };
 use crate::error::ApiError;
 use crate::openai::LIVE;
 
-/// The engine under administration and the name of its model.
-pub(crate) struct Admin {
-    pub(crate) engine: Engine,
-    pub(crate) model: String,
+/// Clients that may listen to events at one time.
+const LISTENERS: usize = 16;
+
+/// The engine under administration, the name of its model, and what goes with them.
+pub struct Admin {
+    pub(super) engine: Engine,
+    pub(super) model: String,
+    pub(super) audit: Option<Arc<Audit>>,
+    pub(super) from_file: Option<FromFile>,
+    listeners: Arc<Semaphore>,
+    stopping: AtomicBool,
 }
 
 impl Admin {
+    /// Administers `engine`, which serves `model`.
+    pub fn new(engine: Engine, model: String) -> Self {
+        let listeners = Arc::new(Semaphore::new(LISTENERS));
+        Self { engine, model, audit: None, from_file: None, listeners, stopping: AtomicBool::new(false) }
+    }
+
+    /// Writes every change into `audit`, and refuses changes that cannot be written down. The engine must be shut down
+    /// in the end: the log listens to it until then.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn with_audit(mut self, audit: Audit) -> std::io::Result<Self> {
+        let audit = Arc::new(audit);
+        audit.follow(&self.engine)?;
+        self.audit = Some(audit);
+        Ok(self)
+    }
+
+    /// Reloads assignments from `source`, which the assignments `names` came from.
+    pub fn with_reload(mut self, source: Box<dyn Reload>, names: impl IntoIterator<Item = String>) -> Self {
+        self.from_file = Some(FromFile::new(source, names));
+        self
+    }
+
+    /// Ends streams of events.
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn listeners(&self) -> Arc<Semaphore> {
+        self.listeners.clone()
+    }
+
+    /// Writes down what `who` is about to do.
+    pub(super) fn note(&self, who: &Who, fields: Value) -> Result<(), ApiError> {
+        let mut line = json!({ "who": who.to_string() });
+        merge(&mut line, fields);
+        self.audit.as_ref().map_or(Ok(()), |audit| audit.ask(line))
+    }
+
+    /// Writes down how it went.
+    pub(super) fn note_end<T>(&self, who: &Who, fields: Value, result: &Result<T, ApiError>, done: Value) {
+        let Some(audit) = &self.audit else { return };
+        let mut line = json!({ "who": who.to_string() });
+        merge(&mut line, fields);
+        match result {
+            Ok(_) => merge(&mut line, json!({ "stage": "done" })),
+            Err(error) => {
+                merge(&mut line, json!({ "stage": "refused", "code": error.code, "message": error.message }))
+            }
+        }
+        merge(&mut line, done);
+        audit.done(line);
+    }
+
     pub(crate) fn slots(&self) -> SlotsView {
         let slots = self.engine.slots();
         let classes = self.classes();
@@ -31,32 +102,19 @@ impl Admin {
             let view = view(&*slots.snapshot(&name)?, slots.rules(&name)?, &classes);
             Some((name, view))
         });
+        let swaps = self.engine.swaps();
         SlotsView {
             model: self.model.clone(),
             assignments: views.collect(),
             loaded: slots.registry().loaded(),
             available: slots.registry().loader().names(),
+            running: swaps.running(),
+            last: swaps.records().into_iter().rev().find(|record| record.end.is_some()),
         }
     }
 
-    pub(crate) fn swap(&self, request: SwapRequest) -> Result<SwapAnswer, ApiError> {
-        let assignment = request.assignment.unwrap_or_else(|| LIVE.to_owned());
-        let rule = Rule::new(request.select, request.variant).map_err(bad_rule)?;
-        if request.dry_run {
-            return self.rehearse(assignment, rule);
-        }
-        let report = self
-            .engine
-            .slots()
-            .swap(&assignment, rule, LayoutPolicy::Refuse)
-            .map_err(|error| api_error(&error))?;
-        Ok(self.answer(assignment, report.changes))
-    }
-
-    pub(crate) fn rollback(&self, request: RollbackRequest) -> Result<SwapAnswer, ApiError> {
-        let assignment = request.assignment.unwrap_or_else(|| LIVE.to_owned());
-        let report = self.engine.slots().rollback(&assignment).map_err(|error| api_error(&error))?;
-        Ok(self.answer(assignment, report.changes))
+    pub(crate) fn swaps(&self) -> SwapsView {
+        SwapsView { swaps: self.engine.swaps().records() }
     }
 
     pub(crate) fn trace(&self, assignment: &str) -> Result<TraceView, ApiError> {
@@ -91,7 +149,12 @@ impl Admin {
         }
     }
 
-    pub(crate) fn define(&self, name: &str, request: DefineRequest) -> Result<AssignmentView, ApiError> {
+    pub(crate) fn define(
+        &self,
+        who: &Who,
+        name: &str,
+        request: DefineRequest,
+    ) -> Result<AssignmentView, ApiError> {
         if !valid_assignment_name(name) {
             let message = "an assignment name is 1 to 64 letters, digits, `-`, `_` or `.`";
             return Err(ApiError::new(StatusCode::BAD_REQUEST, "invalid_assignment_name", message));
@@ -102,8 +165,15 @@ impl Admin {
             None => Vec::new(),
         };
         rules.extend(request.rules);
-        let snapshot = slots.define(name, rules.clone()).map_err(|error| api_error(&error))?;
-        Ok(view(&snapshot, rules, &self.classes()))
+        let fields = json!({ "action": "define", "assignment": name });
+        self.note(who, merged(&fields, json!({ "stage": "asked", "rules": rules })))?;
+        let defined = slots.define(name, rules.clone()).map_err(|error| api_error(&error));
+        let done = defined.as_ref().map_or(
+            json!({}),
+            |cells| json!({ "digest": cells.digest().to_string(), "hashes": hashes(cells) }),
+        );
+        self.note_end(who, fields, &defined, done);
+        Ok(view(&*defined?, rules, &self.classes()))
     }
 
     pub(crate) fn variant(&self, request: VariantRequest) -> Result<VariantView, ApiError> {
@@ -118,12 +188,17 @@ impl Admin {
         })
     }
 
-    pub(crate) fn remove(&self, name: &str) -> Result<(), ApiError> {
+    pub(crate) fn remove(&self, who: &Who, name: &str) -> Result<(), ApiError> {
         if name == LIVE {
             let message = format!("`{LIVE}` serves requests that name no assignment, so it stays");
             return Err(ApiError::new(StatusCode::CONFLICT, "assignment_in_use", message));
         }
-        if self.engine.slots().remove(name) { Ok(()) } else { Err(self.unknown(name)) }
+        let fields = json!({ "action": "remove", "assignment": name });
+        self.note(who, merged(&fields, json!({ "stage": "asked" })))?;
+        let removed = self.engine.slots().remove(name);
+        let result = if removed { Ok(()) } else { Err(self.unknown(name)) };
+        self.note_end(who, fields, &result, json!({}));
+        result
     }
 
     fn classes(&self) -> Classes {
@@ -135,39 +210,10 @@ impl Admin {
         self.engine.slots().snapshot(name).ok_or_else(|| self.unknown(name))
     }
 
-    fn unknown(&self, name: &str) -> ApiError {
+    pub(super) fn unknown(&self, name: &str) -> ApiError {
         let known = self.engine.slots().names().join(", ");
         let message = format!("there is no assignment `{name}`; there are: {known}");
         ApiError::new(StatusCode::NOT_FOUND, "unknown_assignment", message)
-    }
-
-    fn answer(&self, assignment: String, changes: Vec<CellChange>) -> SwapAnswer {
-        let step = self.engine.stats().step;
-        SwapAnswer { assignment, dry_run: false, step, changes, layout_changes: Vec::new() }
-    }
-
-    /// What `rule` would change.
-    fn rehearse(&self, assignment: String, rule: Rule) -> Result<SwapAnswer, ApiError> {
-        let slots = self.engine.slots();
-        let before = slots.rules(&assignment).ok_or_else(|| self.unknown(&assignment))?;
-        let mut after = before.clone();
-        after.push(rule);
-        let changes = slots.diff(&before, &after).map_err(|error| api_error(&error))?;
-        let mut layout_changes: Vec<CellId> = Vec::new();
-        for change in &changes {
-            // The other seams leave no entries in the pools.
-            if !matches!(change.cell.seam, Seam::Attention | Seam::Indexer) {
-                continue;
-            }
-            let layout =
-                |variant| slots.registry().generation(variant).map(|generation| Layout::of(&generation));
-            let from = layout(&change.from.variant).map_err(|error| api_error(&error))?;
-            let to = layout(&change.to.variant).map_err(|error| api_error(&error))?;
-            if from != to {
-                layout_changes.push(change.cell);
-            }
-        }
-        Ok(SwapAnswer { dry_run: true, layout_changes, ..self.answer(assignment, changes) })
     }
 }
 
@@ -194,23 +240,47 @@ fn line(cell: &CellView<'_>, classes: &Classes) -> CellLine {
     }
 }
 
-fn bad_rule(message: String) -> ApiError {
-    ApiError::new(StatusCode::BAD_REQUEST, "invalid_rule", message)
+/// Hashes of the generations of a table, each once.
+fn hashes(snapshot: &Snapshot) -> Vec<String> {
+    snapshot.generations().iter().map(|generation| generation.hash.clone()).collect()
+}
+
+fn merge(line: &mut Value, fields: Value) {
+    if let (Value::Object(line), Value::Object(fields)) = (line, fields) {
+        line.extend(fields);
+    }
+}
+
+fn merged(fields: &Value, more: Value) -> Value {
+    let mut line = fields.clone();
+    merge(&mut line, more);
+    line
 }
 
 /// A refused change as a response; the `E-PLUG` number decides the status.
-fn api_error(error: &SlotsError) -> ApiError {
-    let status = match (error.code(), error) {
-        (Some(100), _) | (None, SlotsError::UnknownAssignment { .. }) => StatusCode::NOT_FOUND,
-        (Some(101), _) => StatusCode::FORBIDDEN,
-        (Some(102 | 402), _) | (None, SlotsError::NothingToRollBack { .. }) => StatusCode::CONFLICT,
+pub(super) fn api_error(error: &SlotsError) -> ApiError {
+    let word = match error {
+        SlotsError::UnknownAssignment { .. } => "unknown_assignment",
+        SlotsError::NothingToRollBack { .. } => "nothing_to_roll_back",
+        SlotsError::Changed { .. } => "changed_meanwhile",
+        _ => "invalid_assignment",
+    };
+    refused(error.code(), word, error.to_string())
+}
+
+/// A refusal by its `E-PLUG` number, or by `word` where it has none.
+pub(super) fn refused(number: Option<u16>, word: &str, message: String) -> ApiError {
+    let status = match (number, word) {
+        (Some(100), _) | (None, "unknown_assignment") => StatusCode::NOT_FOUND,
+        (Some(101 | 103), _) => StatusCode::FORBIDDEN,
+        (Some(102 | 401 | 402), _) | (None, "nothing_to_roll_back" | "changed_meanwhile") => {
+            StatusCode::CONFLICT
+        }
+        (Some(106 | 404), _) | (None, "stopped") => StatusCode::SERVICE_UNAVAILABLE,
+        (Some(305), _) => StatusCode::INTERNAL_SERVER_ERROR,
+        (Some(403), _) => StatusCode::GATEWAY_TIMEOUT,
         _ => StatusCode::UNPROCESSABLE_ENTITY,
     };
-    let code = match (error.code(), error) {
-        (Some(number), _) => format!("E-PLUG-{number}"),
-        (None, SlotsError::UnknownAssignment { .. }) => "unknown_assignment".to_owned(),
-        (None, SlotsError::NothingToRollBack { .. }) => "nothing_to_roll_back".to_owned(),
-        (None, _) => "invalid_assignment".to_owned(),
-    };
-    ApiError::new(status, &code, error.to_string())
+    let code = number.map_or_else(|| word.to_owned(), |number| format!("E-PLUG-{number}"));
+    ApiError::new(status, &code, message)
 }

@@ -12,7 +12,10 @@ use warp::reply::{Reply, Response};
 use warp::{Filter, Rejection};
 
 use crate::admin::actions::Admin;
-use crate::admin::wire::{DefineRequest, RollbackRequest};
+use crate::admin::events;
+use crate::admin::listen::Caller;
+use crate::admin::who::Who;
+use crate::admin::wire::{DefineRequest, ReloadRequest, RollbackRequest, SwapRequest, Wait};
 use crate::body;
 use crate::connect;
 use crate::error::{ApiError, json_response};
@@ -21,34 +24,44 @@ use crate::openai::LIVE;
 /// Bytes of a request body, at most.
 const BODY_LIMIT: usize = 1 << 20;
 
-/// The filter of the admin socket. It never rejects.
+/// The filter of one admin connection. It never rejects.
 pub(crate) fn filter(
     admin: Arc<Admin>,
+    caller: Caller,
 ) -> impl Filter<Extract = (Response,), Error = Rejection> + Clone + Send + Sync + 'static {
     let query = warp::query::raw().or(warp::any().map(String::new)).unify();
     let served = warp::any()
-        .map(move || admin.clone())
+        .map(move || (admin.clone(), caller.clone()))
         .and(warp::method())
         .and(warp::path::full())
         .and(query)
         .and(warp::header::headers_cloned())
         .and(warp::body::stream())
         .then(
-            |admin: Arc<Admin>,
+            |(admin, caller): (Arc<Admin>, Caller),
              method: Method,
              path: warp::path::FullPath,
              query: String,
              headers: HeaderMap,
              body| async move {
-                let result = answer(admin, &method, path.as_str(), query, &headers, body).await;
+                // Before anything is read or looked up.
+                let who = caller.who(&headers);
+                let shown = who.as_ref().map_or_else(|_| "unknown".to_owned(), ToString::to_string);
+                let result = match who {
+                    Ok(who) => answer(admin, who, &method, path.as_str(), query, &headers, body).await,
+                    Err(error) => Err(error),
+                };
                 let code = result.as_ref().err().map(|error| error.message.clone());
                 let response = match result {
-                    Ok(value) => json_response(StatusCode::OK, &value),
+                    Ok(Answer::Json(status, value)) => json_response(status, &value),
+                    Ok(Answer::Stream(response)) => response,
                     Err(error) => error.into_response(),
                 };
+                let path: String = path.as_str().chars().take(100).collect();
                 tracing::info!(
+                    who = shown,
                     %method,
-                    path = path.as_str(),
+                    path,
                     status = response.status().as_u16(),
                     error = code,
                     "admin request"
@@ -59,14 +72,21 @@ pub(crate) fn filter(
     connect::refused_before(served)
 }
 
+/// What an endpoint answers.
+enum Answer {
+    Json(StatusCode, Value),
+    Stream(Response),
+}
+
 async fn answer<B: Buf>(
     admin: Arc<Admin>,
+    who: Who,
     method: &Method,
     path: &str,
     query: String,
     headers: &HeaderMap,
     body: impl Stream<Item = Result<B, warp::Error>>,
-) -> Result<Value, ApiError> {
+) -> Result<Answer, ApiError> {
     let body = body::read(body, headers, BODY_LIMIT).await?;
     let only = |allowed: &'static str, methods: &[Method]| match methods.contains(method) {
         true => Ok(()),
@@ -79,13 +99,32 @@ async fn answer<B: Buf>(
         }
         "/swap" => {
             only("POST", &[Method::POST])?;
-            let request = parse(&body)?;
-            blocking(move || admin.swap(request)).await
+            let request: SwapRequest = parse(&body)?;
+            // Nobody knows yet how it ends.
+            let open = request.wait == Wait::Begin && !request.dry_run;
+            let status = if open { StatusCode::ACCEPTED } else { StatusCode::OK };
+            let Answer::Json(_, value) = blocking(move || admin.swap(&who, request)).await? else {
+                return Err(ApiError::internal("E-SERVER-ADMIN"));
+            };
+            Ok(Answer::Json(status, value))
         }
         "/rollback" => {
             only("POST", &[Method::POST])?;
             let request = if body.is_empty() { RollbackRequest::default() } else { parse(&body)? };
-            blocking(move || admin.rollback(request)).await
+            blocking(move || admin.rollback(&who, request)).await
+        }
+        "/reload" => {
+            only("POST", &[Method::POST])?;
+            let request = if body.is_empty() { ReloadRequest::default() } else { parse(&body)? };
+            blocking(move || admin.reload(&who, &request)).await
+        }
+        "/swaps" => {
+            only("GET", &[Method::GET])?;
+            blocking(move || Ok(admin.swaps())).await
+        }
+        "/events" => {
+            only("GET", &[Method::GET])?;
+            Ok(Answer::Stream(events::stream(admin, events::query(&query)?)?))
         }
         "/trace" => {
             only("GET", &[Method::GET])?;
@@ -107,12 +146,13 @@ async fn answer<B: Buf>(
             };
             only("PUT, DELETE", &[Method::PUT, Method::DELETE])?;
             if method == Method::DELETE {
-                return blocking(move || admin.remove(&name).map(|()| json!({ "removed": name }))).await;
+                return blocking(move || admin.remove(&who, &name).map(|()| json!({ "removed": name })))
+                    .await;
             }
             let is_list = body.trim_ascii_start().first() == Some(&b'[');
             let request =
                 if is_list { DefineRequest { extends: None, rules: parse(&body)? } } else { parse(&body)? };
-            blocking(move || admin.define(&name, request)).await
+            blocking(move || admin.define(&who, &name, request)).await
         }
     }
 }
@@ -120,10 +160,11 @@ async fn answer<B: Buf>(
 /// Runs `action` where it may load plugins and wait for another writer.
 async fn blocking<T: Serialize + Send + 'static>(
     action: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-) -> Result<Value, ApiError> {
+) -> Result<Answer, ApiError> {
     let value =
         tokio::task::spawn_blocking(action).await.map_err(|_| ApiError::internal("E-SERVER-ADMIN"))??;
-    serde_json::to_value(value).map_err(|_| ApiError::internal("E-SERVER-ADMIN"))
+    let value = serde_json::to_value(value).map_err(|_| ApiError::internal("E-SERVER-ADMIN"))?;
+    Ok(Answer::Json(StatusCode::OK, value))
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {

@@ -5,13 +5,12 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use hotseam_engine::Engine;
 use tokio::net::UnixListener;
 
 use crate::admin::actions::Admin;
-use crate::admin::routes;
+use crate::admin::listen::{Door, connections};
 use crate::server::ServerError;
 
 /// Where the admin socket of the server on `port` is, if the configuration does not say:
@@ -62,23 +61,15 @@ impl AdminSocket {
         &self.path
     }
 
-    /// Serves the admin endpoints of `engine`, which serves `model`, until `shutdown` resolves. An action that runs
-    /// then has two seconds to end.
-    pub async fn run(mut self, engine: Engine, model: String, shutdown: impl Future<Output = ()>) {
+    /// As [`AdminSocket::serve`], without audit log and reload.
+    pub async fn run(self, engine: Engine, model: String, shutdown: impl Future<Output = ()>) {
+        self.serve(Arc::new(Admin::new(engine, model)), shutdown).await;
+    }
+
+    /// Serves the admin endpoints until `shutdown` resolves. An action that runs then has two seconds to end.
+    pub async fn serve(mut self, admin: Arc<Admin>, shutdown: impl Future<Output = ()>) {
         let Some(listener) = self.listener.take() else { return };
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let server = warp::serve(routes::filter(Arc::new(Admin { engine, model })))
-            .incoming(listener)
-            .graceful(async move { drop(stopped.await) });
-        let mut server = tokio::spawn(server.run());
-        tokio::select! {
-            () = shutdown => {}
-            _ = &mut server => return,
-        }
-        drop(stop);
-        if tokio::time::timeout(Duration::from_secs(2), &mut server).await.is_err() {
-            server.abort();
-        }
+        connections(&Door::Unix(listener), &admin, shutdown).await;
     }
 }
 
@@ -128,7 +119,8 @@ fn clear(path: &Path) -> Result<(), String> {
     std::fs::remove_file(path).map_err(|error| error.to_string())
 }
 
-fn user() -> u32 {
+/// The user that this process acts as.
+pub(super) fn user() -> u32 {
     // SAFETY: geteuid has no preconditions and cannot fail.
     unsafe { libc::geteuid() }
 }

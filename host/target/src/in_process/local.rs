@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use hotseam_loader::Loader;
 use hotseam_slots::{Cell, CellId, Geometry, Layout, Registry, Rule, Slots, Snapshot, Topology, VariantSpec};
 use serde_json::{Map, Value};
 
@@ -62,7 +61,7 @@ pub(super) fn calls(snapshot: &Snapshot) -> HashMap<CellId, u64> {
 /// If the plugin directories are gone.
 pub(super) fn fresh(old: &Slots, topology: Topology) -> Result<Arc<Slots>, Refused> {
     let registry = old.registry();
-    let loader = Loader::new(registry.loader().dirs().to_vec())?;
+    let loader = registry.loader().again()?;
     let geometry = Geometry { topology, ..registry.geometry().clone() };
     Ok(Arc::new(Slots::new(Registry::new(loader, geometry))))
 }

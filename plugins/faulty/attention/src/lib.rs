@@ -10,6 +10,7 @@ use hotseam_sdk::abi::{capability, layout};
 use hotseam_sdk::views::{Compress, Core, PoolMut, Rope, Store};
 use hotseam_sdk::{Attention, Ctx, Error, Host, Info, Plugin, Result};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// Rows of a tile of queries.
 const TILE: usize = 64;
@@ -97,6 +98,9 @@ impl Attention for Faulty {
                 a.sinks = NO_SINKS.get(..heads).ok_or_else(none)?;
             }
             Fault::DroppedTail => a.window = a.window.div_ceil(2),
+            Fault::HcaMasked if !a.rows.is_empty() && a.ids_of(0).is_none() => {
+                (a.entries, a.ratio) = (None, 0)
+            }
             Fault::SplitScale => {
                 queries.clear();
                 queries.extend(a.q.iter().map(|q| q * (a.scale * 3.0)));
@@ -106,6 +110,10 @@ impl Attention for Faulty {
             Fault::RisingIds if !ids_rise(&a) => (a.entries, a.ratio) = (None, 0),
             Fault::UnwrittenTail => kept.extend_from_slice(&a.out[writes::tail(&a)]),
             Fault::Panic => panic!("planted panic of layer {}", ctx.layer()),
+            Fault::Slow => std::thread::sleep(Duration::from_millis(20)),
+            Fault::Hang => loop {
+                std::thread::park();
+            },
             Fault::Error => return Err(Error::internal(format!("planted error of layer {}", ctx.layer()))),
             _ => {}
         }
@@ -161,9 +169,9 @@ hotseam_sdk::export_plugin! {
     seam: attention, plugin: Faulty, ops: [store, compress, core],
     name: "faulty/attention", description: "stock attention with a planted fault",
     options: r#"{"fault": {"type": "string", "default": "half-scale",
-        "values": ["half-scale", "sinks-dropped", "wrong-slot", "far-no-rope", "dropped-tail", "rows-past-64", "race",
-            "split-scale", "inverse-rope-claimed", "marks-entries", "reads-marks", "rising-ids", "neighbour-slot",
-            "unwritten-tail", "past-end", "panic", "nan", "error"],
+        "values": ["half-scale", "sinks-dropped", "wrong-slot", "far-no-rope", "dropped-tail", "hca-masked", "rows-past-64",
+            "race", "split-scale", "inverse-rope-claimed", "marks-entries", "reads-marks", "rising-ids", "neighbour-slot",
+            "unwritten-tail", "past-end", "panic", "nan", "error", "slow", "hang"],
         "help": "what is wrong"}}"#,
     cpu: "[]"
 }

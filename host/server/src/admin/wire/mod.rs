@@ -1,10 +1,16 @@
 //! Bodies of the admin endpoints, for both sides.
 
+mod swap;
+
 use std::collections::BTreeMap;
 
 use hotseam_engine::{GuardReport, Origin};
-use hotseam_slots::{CellChange, CellId, Class, Digest, Loaded, Rule, Selector, VariantSpec};
+use hotseam_slots::{CellId, Class, Digest, Loaded, Rule, SwapRecord, VariantSpec};
 use serde::{Deserialize, Serialize};
+
+pub use swap::{
+    AssignmentReload, ReloadAnswer, ReloadRequest, RollbackRequest, SwapAnswer, SwapRequest, SwapsView, Wait,
+};
 
 /// Answer of `GET /slots`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -17,6 +23,12 @@ pub struct SlotsView {
     pub loaded: Vec<Loaded>,
     /// Plugin files in the plugin directories, by variant name; not checked or opened.
     pub available: Vec<String>,
+    /// The swap that runs, or is in its probation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<SwapRecord>,
+    /// The last swap that has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<SwapRecord>,
 }
 
 /// One assignment.
@@ -49,49 +61,6 @@ pub struct CellLine {
     pub hash: String,
     /// Number of the live instance.
     pub generation: u64,
-}
-
-/// Body of `POST /swap`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SwapRequest {
-    /// The cells; with `!` they go back to what the assignment was defined with.
-    pub select: Selector,
-    /// The variant; absent exactly for a selector with `!`.
-    #[serde(rename = "use", default, skip_serializing_if = "Option::is_none")]
-    pub variant: Option<VariantSpec>,
-    /// The assignment; `live` if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub assignment: Option<String>,
-    /// Load the variant and say what would change, and change nothing.
-    #[serde(default)]
-    pub dry_run: bool,
-}
-
-/// Body of `POST /rollback`; may be empty.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RollbackRequest {
-    /// The assignment; `live` if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub assignment: Option<String>,
-}
-
-/// Answer of `POST /swap` and `POST /rollback`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SwapAnswer {
-    /// The assignment.
-    pub assignment: String,
-    /// True if nothing was changed because nothing was to be.
-    pub dry_run: bool,
-    /// Steps complete when the change was made. Every step that began after it uses the new variants, so step
-    /// `step + 2` surely does, and step `step + 1` does unless it was already running.
-    pub step: u64,
-    /// The cells that changed; empty if it was already so.
-    pub changes: Vec<CellChange>,
-    /// With `dry_run`, cells whose KV layout would change: the swap would be refused with E-PLUG-402.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub layout_changes: Vec<CellId>,
 }
 
 /// Answer of `GET /trace`.

@@ -1,0 +1,127 @@
+/* The plugin contract of Hotseam in C: generated from abi/contract/src by its tests, and checked by them. Do not
+ * edit. */
+#ifndef HOTSEAM_TENSOR_H
+#define HOTSEAM_TENSOR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct HotseamTensorRef HotseamTensorRef;
+typedef struct HotseamText HotseamText;
+typedef struct HotseamStepCtx HotseamStepCtx;
+typedef struct HotseamSeqSpan HotseamSeqSpan;
+typedef struct HotseamBatch HotseamBatch;
+typedef struct HotseamRopeTables HotseamRopeTables;
+typedef struct HotseamPoolRef HotseamPoolRef;
+typedef struct HotseamStoreArgs HotseamStoreArgs;
+typedef struct HotseamCompressArgs HotseamCompressArgs;
+typedef struct HotseamCoreArgs HotseamCoreArgs;
+typedef struct HotseamSelectArgs HotseamSelectArgs;
+typedef struct HotseamRouteArgs HotseamRouteArgs;
+typedef struct HotseamExpertRef HotseamExpertRef;
+typedef struct HotseamExpertsArgs HotseamExpertsArgs;
+typedef struct HotseamMhcPreArgs HotseamMhcPreArgs;
+typedef struct HotseamMhcPostArgs HotseamMhcPostArgs;
+typedef struct HotseamMhcHeadArgs HotseamMhcHeadArgs;
+typedef struct HotseamRegion HotseamRegion;
+typedef struct HotseamRegisterArgs HotseamRegisterArgs;
+typedef struct HotseamPutArgs HotseamPutArgs;
+typedef struct HotseamPollArgs HotseamPollArgs;
+typedef struct HotseamHostServicesV1 HotseamHostServicesV1;
+typedef struct HotseamInfoV1 HotseamInfoV1;
+typedef struct HotseamAttentionV1 HotseamAttentionV1;
+typedef struct HotseamIndexerV1 HotseamIndexerV1;
+typedef struct HotseamMoeV1 HotseamMoeV1;
+typedef struct HotseamMhcV1 HotseamMhcV1;
+typedef struct HotseamKvTransportV1 HotseamKvTransportV1;
+typedef struct HotseamPluginV1 HotseamPluginV1;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Number of this contract draft. Host and plugin must have the same number. */
+#define HOTSEAM_CONTRACT 1u
+
+/** Name of the symbol by which a C or C++ plugin hands over its `PluginV1`:
+ *  `const PluginV1 *hotseam_plugin_v1(void)`. */
+#define HOTSEAM_C_ENTRY_SYMBOL "hotseam_plugin_v1"
+
+/** Success. */
+#define HOTSEAM_OK 0
+
+/** The plugin panicked; the instance is not used again. */
+#define HOTSEAM_ERR_PANIC 1
+
+/** An argument is outside what the plugin supports (shape, dtype, layout); nothing was written. */
+#define HOTSEAM_ERR_ARGUMENT 2
+
+/** The plugin cannot run on this machine or with these options. */
+#define HOTSEAM_ERR_UNSUPPORTED 3
+
+/** Any other failure inside the plugin. */
+#define HOTSEAM_ERR_INTERNAL 4
+
+/** Element types. The numbers are stable. */
+/** IEEE binary32. */
+#define HOTSEAM_DTYPE_F32 1u
+/** bfloat16, stored as its 16 bits. */
+#define HOTSEAM_DTYPE_BF16 2u
+/** OCP e4m3fn, one byte. */
+#define HOTSEAM_DTYPE_E4M3 3u
+/** Unsigned byte; also "bytes of a layout" in KV pools. */
+#define HOTSEAM_DTYPE_U8 4u
+/** 32-bit signed integer. */
+#define HOTSEAM_DTYPE_I32 5u
+/** 64-bit signed integer. */
+#define HOTSEAM_DTYPE_I64 6u
+
+/** Devices, numbered as in DLPack. */
+/** Host memory. */
+#define HOTSEAM_DEVICE_CPU 1u
+/** CUDA device memory. */
+#define HOTSEAM_DEVICE_CUDA 2u
+
+/** A borrowed, row-major tensor of at most four dimensions. Valid for the duration of the call it is passed to. */
+struct HotseamTensorRef {
+    /** First element; null means "not given", where the argument allows it. */
+    void *data;
+    /** Extent of each dimension in elements; entries at `ndim` and beyond are 1. */
+    int64_t shape[4];
+    /** Distance between neighbours of each dimension, in elements. */
+    int64_t strides[4];
+    /** One of `dtype`. */
+    uint32_t dtype;
+    /** Number of dimensions, 0 to 4. */
+    uint32_t ndim;
+    /** One of `device`. */
+    uint32_t device;
+    /** Ordinal of the device. */
+    uint32_t device_id;
+};
+
+/** UTF-8 text that is borrowed from its owner and not terminated. */
+struct HotseamText {
+    /** First byte; may be dangling when `len` is 0. */
+    const uint8_t *ptr;
+    /** Number of bytes. */
+    size_t len;
+};
+
+/** Layout identities of KV entries. A layout names dtype, order of bytes and any rotation; two variants may share a
+ *  pool only if their layouts are equal. */
+/** Attention entry: `head_dim` f32 values, rope part last. */
+#define HOTSEAM_LAYOUT_KV_F32 1u
+/** Index key: `index_head_dim` f32 values, rope part last, no rotation. */
+#define HOTSEAM_LAYOUT_KEY_F32 16u
+/** Index key: `index_head_dim` bf16 values (round to nearest even), rope part last, no rotation. */
+#define HOTSEAM_LAYOUT_KEY_BF16 17u
+/** Index key: Hadamard rotation over all dimensions (times `dim^-1/2`), then e4m3 with one f32 scale an entry;
+ *  `dim` value bytes, then 4 scale bytes. The query is rotated and quantised the same way before scoring. */
+#define HOTSEAM_LAYOUT_KEY_FP8_HADAMARD 18u
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

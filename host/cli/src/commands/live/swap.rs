@@ -1,0 +1,134 @@
+//! `hotseam swap` and `hotseam rollback`.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use hotseam_server::admin::{RollbackRequest, SwapAnswer, SwapRequest, Wait};
+use hotseam_slots::{CheckDepth, KvPolicy, Probation, SwapEvent, SwapPolicy, SwapStage};
+use hyper::Method;
+
+use super::{body, door, plan, stage};
+use crate::admin::{Door, ask, follow};
+use crate::args::{Check, Format, Kv, RollbackArgs, SwapArgs, SwapHow};
+use crate::failure::Failure;
+use crate::host;
+use crate::terminal;
+
+/// Gives cells to a variant.
+pub(crate) fn swap(args: &SwapArgs) -> Result<u8, Failure> {
+    let rule = host::parse_rule(&args.selector, args.variant.as_deref()).map_err(Failure::usage)?;
+    let request = SwapRequest {
+        select: Some(rule.select().clone()),
+        variant: rule.variant().cloned(),
+        assignment: Some(args.server.assignment.clone()),
+        ..asked(&args.how)
+    };
+    send(&door(&args.server)?, &request, args.server.format)
+}
+
+/// The part of a request that says how careful the swap is.
+pub(super) fn asked(how: &SwapHow) -> SwapRequest {
+    let policy = SwapPolicy {
+        kv: match how.kv {
+            Kv::Refuse => KvPolicy::Refuse,
+            Kv::Drain => KvPolicy::Drain,
+            Kv::Recompute => KvPolicy::Recompute,
+        },
+        conformance: match how.check {
+            Check::Off => CheckDepth::Off,
+            Check::Quick => CheckDepth::Quick,
+            Check::Full => CheckDepth::Full,
+        },
+        shadow_steps: how.shadow,
+        probation: Probation { steps: how.probation, ..Probation::default() },
+        ..SwapPolicy::default()
+    };
+    let wait = match (how.wait, how.no_wait) {
+        (true, _) => Wait::End,
+        (_, true) => Wait::Begin,
+        _ => Wait::Commit,
+    };
+    SwapRequest { dry_run: how.dry_run, policy, wait, ..SwapRequest::default() }
+}
+
+/// Sends a swap, tells its stages on stderr as they come, and prints what came of it.
+pub(super) fn send(door: &Door, request: &SwapRequest, format: Format) -> Result<u8, Failure> {
+    let sent = body(request)?;
+    let ask = || ask::<SwapAnswer>(door, Method::POST, "/swap", sent);
+    let quiet = request.dry_run || request.wait == Wait::Begin;
+    let answer = if quiet { ask()? } else { telling(door, request.assignment.as_deref(), ask)? };
+    let refused = answer.dry_run && !answer.layouts.is_empty() && request.policy.kv == KvPolicy::Refuse;
+    print(&answer, format)?;
+    if refused {
+        terminal::talk(
+            "it would be refused (E-PLUG-402): a KV layout changes; choose --kv drain or --kv recompute",
+        );
+    }
+    Ok(u8::from(refused || matches!(answer.stage, Some(SwapStage::RolledBack { .. }))))
+}
+
+/// Does `work` while the stages of the assignment's swaps are told on stderr.
+fn telling<T>(
+    door: &Door,
+    assignment: Option<&str>,
+    work: impl FnOnce() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let (ready, begun) = mpsc::channel();
+    let done = Arc::new(AtomicBool::new(false));
+    let listener = std::thread::spawn({
+        let (door, done) = (door.clone(), done.clone());
+        let assignment = assignment.map(str::to_owned);
+        move || {
+            let listened = follow(&door, "/events", |name, data| {
+                if name == "state" {
+                    // The other side may be gone already.
+                    let _ = ready.send(());
+                }
+                let event = serde_json::from_str::<SwapEvent>(data).ok().filter(|_| name == "swap");
+                // Without events the swap goes on all the same.
+                let Some(event) =
+                    event.filter(|e| assignment.as_ref().is_none_or(|name| *name == e.assignment))
+                else {
+                    return ControlFlow::Continue(());
+                };
+                terminal::talk(&stage::event(&event));
+                match done.load(Ordering::Relaxed) {
+                    true => ControlFlow::Break(Ok(())),
+                    false => ControlFlow::Continue(()),
+                }
+            });
+            if let Err(error) = listened {
+                tracing::debug!(%error, "no progress can be shown");
+            }
+        }
+    });
+    // A server that is not there is `work`'s to tell.
+    let _ = begun.recv_timeout(Duration::from_secs(5));
+    let result = work();
+    done.store(true, Ordering::Relaxed);
+    // The last stages are on their way; nobody waits for more than those.
+    let grace = std::time::Instant::now();
+    while !listener.is_finished() && grace.elapsed() < Duration::from_millis(150) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    result
+}
+
+/// Undoes the last swap.
+pub(crate) fn rollback(args: &RollbackArgs) -> Result<u8, Failure> {
+    let request = RollbackRequest { assignment: Some(args.server.assignment.clone()), dry_run: args.dry_run };
+    let answer: SwapAnswer = ask(&door(&args.server)?, Method::POST, "/rollback", body(&request)?)?;
+    print(&answer, args.server.format)?;
+    Ok(0)
+}
+
+fn print(answer: &SwapAnswer, format: Format) -> Result<(), Failure> {
+    match format {
+        Format::Json => terminal::json(answer)?,
+        Format::Text => terminal::data(&plan::describe(answer))?,
+    }
+    Ok(())
+}

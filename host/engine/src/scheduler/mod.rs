@@ -1,0 +1,165 @@
+//! The engine thread: who runs in the next step.
+//!
+//! Each turn takes new requests, admits those that fit, runs one prefill step for the oldest prompt's assignment and one
+//! decode step for each assignment that decodes. A step that fails on variants that a swap brought in is given up and
+//! repeated on those before them; any other failed step fails its own requests only.
+
+mod admit;
+mod decode;
+mod prefill;
+mod step;
+
+use crate::engine::{Incoming, Published};
+use crate::forward::Forward;
+use crate::guard::Guard;
+use crate::handoff::Handoff;
+use crate::prefix::PrefixCache;
+use crate::provenance::Provenance;
+use crate::sequence::{Sequence, Stage, Ticket};
+use crate::swaps::trial::Link;
+use crate::watch::Watch;
+use crate::{EngineConfig, Topology};
+use crossbeam_channel::{Receiver, TryRecvError};
+use hotseam_kv::{KvConfig, KvStore, LayerLayout, Layout, Plan};
+use hotseam_model::{LayerClass, Model, ModelConfig};
+use hotseam_slots::{Slots, Snapshot};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The engine thread's state.
+pub(crate) struct Scheduler {
+    model: Arc<Model>,
+    slots: Arc<Slots>,
+    config: EngineConfig,
+    published: Arc<Published>,
+    forward: Forward,
+    plan: Plan,
+    /// KV of prompts, and under `single` of everything.
+    prefill: KvStore,
+    /// KV of answers under `paired`.
+    decode: Option<KvStore>,
+    handoff: Handoff,
+    prefixes: PrefixCache,
+    waiting: VecDeque<Ticket>,
+    running: Vec<Sequence>,
+    step: u64,
+    rooms: u64,
+    /// Members of the step that is being built: (index into `running`, rows).
+    members: Vec<(usize, usize)>,
+    /// `[rows]` tokens of the step.
+    tokens: Vec<i32>,
+    /// Rows of the step whose logits are wanted.
+    wanted: Vec<usize>,
+    /// `[wanted, vocab]` logits of the step.
+    logits: Vec<f32>,
+    /// Number of the running turn.
+    turn: u64,
+    provenance: Provenance,
+    /// Set where calls are guarded.
+    guard: Option<Guard>,
+    watch: Watch,
+}
+
+/// The layouts that a snapshot's variants declare.
+fn layouts(model: &ModelConfig, snapshot: &Snapshot) -> impl Iterator<Item = LayerLayout> {
+    let layout = |l: hotseam_slots::Layout| Layout { id: l.id, entry_bytes: l.entry_bytes };
+    (0..model.num_hidden_layers).map(move |layer| LayerLayout {
+        kv: layout(snapshot.kv_layout(layer)),
+        keys: snapshot.key_layout(layer).filter(|_| model.class(layer) == LayerClass::Csa).map(layout),
+    })
+}
+
+fn is_prefill(sequence: &Sequence) -> bool {
+    matches!(sequence.stage, Stage::Prefill { .. })
+}
+
+/// Says that the engine has stopped, however its thread ends.
+struct Stopped(Arc<Published>);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.0.stopped.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Scheduler {
+    pub(crate) fn new(
+        model: Arc<Model>,
+        slots: Arc<Slots>,
+        config: EngineConfig,
+        published: Arc<Published>,
+        link: Arc<Link>,
+    ) -> Self {
+        let kv =
+            KvConfig { pages: config.total_pages(), max_seqs: config.max_seqs, max_rows: config.max_rows() };
+        let store = || KvStore::new(&model.config, kv);
+        Self {
+            forward: Forward::new(Arc::clone(&model), config.max_rows(), config.index_topk),
+            plan: Plan::default(),
+            prefill: store(),
+            decode: (config.topology == Topology::Paired).then(store),
+            handoff: Handoff::default(),
+            prefixes: PrefixCache::new(config.prefix_cache_bytes),
+            waiting: VecDeque::new(),
+            running: Vec::with_capacity(config.max_seqs),
+            step: 0,
+            rooms: 0,
+            members: Vec::with_capacity(config.max_seqs),
+            tokens: Vec::with_capacity(config.max_rows()),
+            wanted: Vec::with_capacity(config.max_rows()),
+            logits: Vec::new(),
+            turn: 0,
+            provenance: Provenance::new(Arc::clone(&published.ledger)),
+            guard: config.guard.then(|| Guard::new(Arc::clone(&published.guard))),
+            watch: Watch::new(link, config.max_seqs),
+            model,
+            slots,
+            config,
+            published,
+        }
+    }
+
+    /// Runs until the handle is gone and nothing is left to do.
+    pub(crate) fn run(mut self, incoming: Receiver<Incoming>) {
+        let _stopped = Stopped(Arc::clone(&self.published));
+        let mut open = true;
+        while open || !self.running.is_empty() || !self.waiting.is_empty() {
+            open = self.listen(&incoming, open);
+            self.turn += 1;
+            self.watch.turn(&self.slots);
+            self.drop_cancelled();
+            self.admit();
+            self.prefill_step();
+            self.decode_steps();
+            self.publish();
+        }
+    }
+
+    /// Takes what has come in; waits if there is nothing else to do. Returns whether more can come.
+    fn listen(&mut self, incoming: &Receiver<Incoming>, open: bool) -> bool {
+        if open && self.running.is_empty() && self.waiting.is_empty() {
+            match incoming.recv() {
+                Ok(Incoming::Request(ticket)) => self.waiting.push_back(*ticket),
+                Ok(Incoming::Wake) => {}
+                Err(_) => return false,
+            }
+        }
+        loop {
+            match incoming.try_recv() {
+                Ok(Incoming::Request(ticket)) => self.waiting.push_back(*ticket),
+                Ok(Incoming::Wake) => {}
+                Err(TryRecvError::Empty) => return open,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn publish(&self) {
+        let p = &self.published;
+        p.running.store(self.running.len(), Ordering::Relaxed);
+        p.free_pages.store(self.prefill.free_pages(), Ordering::Relaxed);
+        let of = |name: &str| self.running.iter().filter(|s| *s.assignment == *name).count();
+        self.watch.report_left(self.turn, of);
+    }
+}

@@ -1,0 +1,144 @@
+//! Prefill steps, and the end of a prompt.
+
+use super::{Scheduler, is_prefill};
+use crate::observe::{Handed, Probe};
+use crate::prefix;
+use crate::sequence::{Stage, Writers};
+use crate::watch::StepFault;
+use hotseam_slots::{Phase, Snapshot};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Scheduler {
+    pub(super) fn prefill_step(&mut self) {
+        let Some(oldest) = self.running.iter().find(|s| is_prefill(s)) else { return };
+        let group = oldest.group();
+        self.members.clear();
+        self.tokens.clear();
+        self.wanted.clear();
+        for (index, sequence) in self.running.iter().enumerate().filter(|(_, s)| is_prefill(s)) {
+            let rows = sequence.prefill_rows(self.config.chunk - self.tokens.len(), self.config.chunk);
+            let Stage::Prefill { done, .. } = sequence.stage else { continue };
+            if rows == 0 || !sequence.belongs(&group) {
+                continue;
+            }
+            let first = self.tokens.len();
+            self.tokens.extend((done..done + rows).map(|i| sequence.source(i) as i32));
+            match sequence.ticket.request.tap_logits {
+                true => self.wanted.extend(first..first + rows),
+                false if done + rows == sequence.to_prefill() => self.wanted.push(first + rows - 1),
+                false => {}
+            }
+            self.members.push((index, rows));
+        }
+        if self.members.is_empty() {
+            return;
+        }
+        let Some(snapshot) = self.bind() else { return };
+        if self.run_step(&snapshot, Phase::Prefill) {
+            self.published.prompt_tokens.fetch_add(self.tokens.len() as u64, Ordering::Relaxed);
+            self.after_prefill(&snapshot);
+        }
+    }
+
+    /// Hands out the logits of a prefill step and moves finished prompts on.
+    fn after_prefill(&mut self, snapshot: &Arc<Snapshot>) {
+        let vocab = self.model.config.vocab_size;
+        let writer = self.prefix_digest(snapshot);
+        let (members, logits) = (std::mem::take(&mut self.members), std::mem::take(&mut self.logits));
+        let mut end = self.tokens.len();
+        // From the last member down, since an ended request is removed from `running`.
+        for (index, rows) in members.iter().rev() {
+            let sequence = &mut self.running[*index];
+            let Stage::Prefill { done, chunk } = sequence.stage else { continue };
+            sequence.written_by(writer);
+            sequence.stage = Stage::Prefill { done: done + rows, chunk: chunk + 1 };
+            let begin = end - rows;
+            let first = self.wanted.partition_point(|row| *row < begin);
+            let last = self.wanted.partition_point(|row| *row < end);
+            for i in first..last {
+                sequence.tap(self.plan.positions[self.wanted[i]], &logits[i * vocab..(i + 1) * vocab]);
+            }
+            if done + rows == sequence.to_prefill() {
+                let logits = &logits[(last - 1) * vocab..last * vocab];
+                self.save_prefix(*index, logits, chunk + 1);
+                self.finish_prefill(*index, snapshot, logits, chunk + 1);
+            }
+            end = begin;
+        }
+        (self.members, self.logits) = (members, logits);
+    }
+
+    fn save_prefix(&mut self, index: usize, logits: &[f32], chunks: u32) {
+        let sequence = &self.running[index];
+        let wanted = sequence.ticket.request.reuse_prefill && !sequence.is_resumed();
+        if let (true, Writers::One(digest)) = (wanted, &sequence.writers) {
+            let key = prefix::key(&sequence.ticket.request, *digest);
+            self.prefixes.put(key, self.prefill.save(&sequence.kv, &sequence.layouts), logits, chunks);
+        }
+    }
+
+    /// A prompt is complete: hand its KV over if there are two stores, and choose its first token.
+    pub(super) fn finish_prefill(
+        &mut self,
+        index: usize,
+        snapshot: &Arc<Snapshot>,
+        logits: &[f32],
+        chunk: u32,
+    ) {
+        if let Some(decode) = &mut self.decode {
+            self.rooms += 1;
+            let sequence = &mut self.running[index];
+            let tokens = sequence.ticket.tokens();
+            let mut table = Arc::clone(snapshot);
+            let moved = loop {
+                let Some(cell) = table.transport() else {
+                    unreachable!("a paired registry fills the transport cell")
+                };
+                let stores = (&self.prefill, &mut *decode);
+                let observer = sequence.ticket.observer.take().map(RefCell::new);
+                let probe = Probe { observer: observer.as_ref(), guard: self.guard.as_ref(), shadow: None };
+                let (kv, layouts) = (&sequence.kv, &sequence.layouts);
+                let moved = self.handoff.run(cell, stores, kv, layouts, tokens, self.rooms, probe);
+                sequence.ticket.observer = observer.map(RefCell::into_inner);
+                let fault = moved.as_ref().err().and_then(|e| e.fault(cell)).map(StepFault::Call);
+                let refuge = fault.and_then(|f| Some((self.watch.refuge(&self.slots, &table, &f)?, f)));
+                let Some((before, fault)) = refuge else {
+                    break moved.map(|mut kv| {
+                        kv.carried_by(&self.provenance.carrier(cell));
+                        kv
+                    });
+                };
+                self.watch.retreat(&table, Arc::clone(&before), &fault, self.step);
+                table = before;
+            };
+            match moved {
+                Ok(kv) => self.prefill.close(std::mem::replace(&mut sequence.kv, kv)),
+                Err(error) => {
+                    tracing::error!(%error, room = self.rooms, "KV hand-off failed");
+                    sequence.ticket.fail(&error.code(), error.to_string());
+                    self.remove(index);
+                    return;
+                }
+            }
+        }
+        if self.decode.is_none() {
+            self.show_prefilled(index);
+        }
+        // From here on the KV is in the decode store.
+        self.running[index].stage = Stage::Decode { next: 0, chunk };
+        self.choose(index, logits, chunk);
+    }
+
+    /// Shows an observer the KV of a prompt that decode goes on from where it is.
+    fn show_prefilled(&mut self, index: usize) {
+        let sequence = &mut self.running[index];
+        let Some(observer) = sequence.ticket.observer.take().map(RefCell::new) else { return };
+        let regions = self.prefill.regions(&self.prefill, &sequence.layouts);
+        let held = self.prefill.held(&sequence.kv, &sequence.layouts);
+        Probe { observer: Some(&observer), guard: None, shadow: None }
+            .handed(&mut Handed::all(&regions, &held));
+        sequence.ticket.observer = Some(observer.into_inner());
+    }
+}

@@ -1,0 +1,181 @@
+//! One step: its table, its run, and what follows from its failure.
+
+use super::{Scheduler, layouts};
+use crate::forward::Step;
+use crate::guard::Guard;
+use crate::observe::Probe;
+use crate::sequence::Stage;
+use crate::watch::{StepFault, Timed};
+use hotseam_slots::{Phase, Snapshot};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+impl Scheduler {
+    /// Fails the members of a step that did not run, or did not run to its end.
+    pub(super) fn fail_members(&mut self, code: &str, message: &str) {
+        self.members.sort_unstable();
+        while let Some((index, _)) = self.members.pop() {
+            self.running[index].ticket.fail(code, message);
+            self.remove(index);
+        }
+    }
+
+    /// Snapshot for the members of a step; `None` if they cannot run now: they have failed, or those whose KV has another
+    /// layout were sent back to prefill.
+    pub(super) fn bind(&mut self) -> Option<Arc<Snapshot>> {
+        let sequence = &self.running[self.members[0].0];
+        let Some(snapshot) = self.watch.table(&self.slots, &sequence.assignment) else {
+            let message = format!("assignment `{}` was removed", sequence.assignment);
+            self.fail_members("E-ASSIGNMENT", &message);
+            return None;
+        };
+        let moved = |(index, _): &(usize, usize)| {
+            !layouts(&self.model.config, &snapshot).eq(self.running[*index].layouts.iter().copied())
+        };
+        if self.members.iter().any(moved) {
+            self.members.retain(moved);
+            self.requeue_members();
+            return None;
+        }
+        Some(snapshot)
+    }
+
+    /// Sends the members of a step back to prefill, in their order.
+    fn requeue_members(&mut self) {
+        self.members.sort_unstable();
+        while let Some((index, _)) = self.members.pop() {
+            self.requeue(index);
+        }
+    }
+
+    /// Runs the step of `members`, whose tokens and wanted rows are set. Returns whether it succeeded: its positions are
+    /// then committed and its logits are in `logits`. Otherwise it has no members any more: they have failed, or will run
+    /// again on the table before.
+    pub(super) fn run_step(&mut self, snapshot: &Arc<Snapshot>, phase: Phase) -> bool {
+        let on_decode = phase == Phase::Decode && self.decode.is_some();
+        let store = if on_decode { self.decode.as_mut().expect("checked") } else { &mut self.prefill };
+        self.plan.begin(self.config.max_context);
+        for (index, rows) in &self.members {
+            let sequence = &mut self.running[*index];
+            let (Stage::Prefill { chunk, .. } | Stage::Decode { chunk, .. }) = sequence.stage;
+            if let Err(error) = self.plan.add(store, &mut sequence.kv, *rows, chunk) {
+                let message = error.to_string();
+                self.fail_members("E-KV-EXHAUSTED", &message);
+                return false;
+            }
+        }
+        self.step += 1;
+        self.published.step.store(self.step, Ordering::Relaxed);
+        // An observed request is the only member of its steps.
+        let first = self.members[0].0;
+        let observer = self.running[first].ticket.observer.take().map(RefCell::new);
+        let shadow = self.watch.shadow(snapshot).filter(|_| observer.is_none());
+        let step = Step {
+            snapshot,
+            phase,
+            store,
+            plan: &self.plan,
+            layouts: &self.running[first].layouts,
+            tokens: &self.tokens,
+            wanted: &self.wanted,
+            number: self.step,
+            probe: Probe {
+                observer: observer.as_ref(),
+                guard: self.guard.as_ref(),
+                shadow: shadow.as_deref(),
+            },
+        };
+        let start = Instant::now();
+        self.published.in_step.store(true, Ordering::Release);
+        let ran = self.forward.run(&step);
+        self.published.in_step.store(false, Ordering::Release);
+        let seconds = start.elapsed().as_secs_f32();
+        self.running[first].ticket.observer = observer.map(RefCell::into_inner);
+        let ran = ran.map_err(StepFault::Call).map(|logits| {
+            self.logits.clear();
+            self.logits.extend_from_slice(logits);
+        });
+        let ran = match ran {
+            Ok(()) if self.watch.guards(snapshot) && !self.finite() => Err(StepFault::NotFinite),
+            ran => ran,
+        };
+        if let Err(fault) = ran {
+            self.give_up(snapshot, on_decode, fault);
+            return false;
+        }
+        if let Some(trial) = shadow {
+            trial.shadow_steps.fetch_add(1, Ordering::Release);
+        }
+        self.settle(snapshot, phase, on_decode);
+        let decode_rows = (phase == Phase::Decode).then_some(self.tokens.len());
+        let assignment = &self.running[first].assignment;
+        let timed = Timed { assignment, decode_rows, seconds, number: self.step };
+        self.watch.passed(snapshot, timed);
+        true
+    }
+
+    /// Whether the numbers that came out of the step are finite.
+    fn finite(&self) -> bool {
+        self.logits.iter().all(|v| v.is_finite())
+            && self.forward.streams(self.tokens.len()).iter().all(|v| v.is_finite())
+    }
+
+    /// Makes the positions of a step permanent.
+    fn settle(&mut self, snapshot: &Snapshot, phase: Phase, on_decode: bool) {
+        let store = if on_decode { self.decode.as_mut().expect("checked") } else { &mut self.prefill };
+        let code = self.provenance.code(snapshot, phase);
+        let window = self.model.config.sliding_window;
+        for (index, rows) in &self.members {
+            let kv = &mut self.running[*index].kv;
+            let start = kv.len();
+            store.commit(kv, *rows);
+            kv.written_by(&code);
+            self.provenance.read(&code, kv.history(), start..kv.len(), window);
+        }
+    }
+
+    /// A step failed. If a swap may be the cause, its table is left and the members run again on the one before, in the
+    /// next turn; those whose KV the failed table may have spoiled start again. Otherwise the members fail.
+    fn give_up(&mut self, snapshot: &Arc<Snapshot>, on_decode: bool, fault: StepFault) {
+        let violation = self.guard.as_ref().and_then(Guard::take);
+        if let Some(before) = self.watch.refuge(&self.slots, snapshot, &fault) {
+            let store = if on_decode { self.decode.as_mut().expect("checked") } else { &mut self.prefill };
+            for (index, _) in self.members.drain(..) {
+                store.abort(&mut self.running[index].kv);
+            }
+            self.watch.retreat(snapshot, before, &fault, self.step);
+            if matches!(fault, StepFault::NotFinite) {
+                self.requeue_written_by(snapshot);
+            }
+            return;
+        }
+        match (violation, fault) {
+            (Some(violation), _) => {
+                tracing::error!(%violation, step = self.step, "step failed");
+                self.fail_members(&violation.code(), &violation.to_string());
+            }
+            (None, StepFault::Call(error)) => {
+                tracing::error!(%error, step = self.step, "step failed");
+                let text = error.to_string();
+                self.fail_members("E-PLUG-501", text.trim_start_matches("E-PLUG-501 "));
+            }
+            (None, StepFault::NotFinite) => {
+                self.fail_members("E-STEP-502", "the model's numbers are not finite");
+            }
+        }
+    }
+
+    /// Sends every running request of the assignment back to prefill that has KV of this table.
+    fn requeue_written_by(&mut self, table: &Snapshot) {
+        let digest = *table.digest().bytes();
+        for index in (0..self.running.len()).rev() {
+            let sequence = &self.running[index];
+            let wrote = |run: &hotseam_kv::Run| run.writer.digest == digest;
+            if *sequence.assignment == *table.name() && sequence.kv.history().runs().iter().any(wrote) {
+                self.requeue(index);
+            }
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! The swap thread: drives one swap after another through its stages.
+
+use super::SwapSettings;
+use super::log::{Log, now_ms};
+use super::prepare::{Refusal, be_nice, prepare};
+use super::reaper::Remains;
+use super::trial::{Failure, Fault, Link, Stage, Trial};
+use crate::engine::{Incoming, Published};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use hotseam_slots::{Change, KvPolicy, Slots, SwapMarker, SwapPlan, SwapRequest, SwapStage, Verdicts};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often the engine's counts are looked at.
+const PERIOD: Duration = Duration::from_millis(2);
+
+/// How long the engine may take to count what runs.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Work for the swap thread.
+#[derive(Debug)]
+pub(crate) enum Job {
+    /// Run a swap.
+    Swap(u64, Box<SwapRequest>),
+    /// Take a table back that the engine has given up.
+    Fault(Box<Fault>),
+    /// End.
+    Stop,
+}
+
+/// How a swap ends before its commit.
+enum Early {
+    Refused(Refusal),
+    AlreadyActive,
+}
+
+impl From<Refusal> for Early {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// The swap thread's state.
+pub(super) struct Runner {
+    pub(super) slots: Arc<Slots>,
+    pub(super) log: Arc<Log>,
+    pub(super) link: Arc<Link>,
+    pub(super) engine: Sender<Incoming>,
+    pub(super) published: Arc<Published>,
+    pub(super) verdicts: Arc<Verdicts>,
+    pub(super) settings: SwapSettings,
+    pub(super) stop: Arc<AtomicBool>,
+    pub(super) reaper: Sender<Remains>,
+}
+
+impl Runner {
+    pub(super) fn run(self, jobs: &Receiver<Job>) {
+        for job in jobs {
+            match job {
+                Job::Swap(id, request) => self.swap(id, &request),
+                Job::Fault(fault) => self.take_back(*fault),
+                Job::Stop => return,
+            }
+        }
+    }
+
+    fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn step(&self) -> u64 {
+        self.published.step.load(Ordering::Relaxed)
+    }
+
+    fn tell(&self, id: u64, assignment: &str, stage: SwapStage) {
+        self.log.tell(id, assignment, self.step(), stage);
+    }
+
+    /// Lets the engine run a turn, so that it sees a changed trial even if it is idle.
+    fn wake(&self) {
+        // An engine that is gone sees nothing any more.
+        let _ = self.engine.send(Incoming::Wake);
+    }
+
+    fn put_up(&self, trial: &Arc<Trial>, stage: Stage) {
+        trial.set_stage(stage);
+        self.link.set(Some(Arc::clone(trial)));
+        self.wake();
+    }
+
+    fn swap(&self, id: u64, request: &SwapRequest) {
+        let assignment = &request.assignment;
+        let tell = |stage| self.tell(id, assignment, stage);
+        let plan = match self.ready(id, request) {
+            Ok(plan) => plan,
+            Err(Early::AlreadyActive) => return tell(SwapStage::AlreadyActive),
+            Err(Early::Refused(Refusal { code, message })) => {
+                return tell(SwapStage::Refused { code, message });
+            }
+        };
+        let trial = Arc::new(Trial::new(&plan, request.policy));
+        let before = self.shadow(&trial, &tell).and_then(|()| self.drain(&plan, &trial, &tell));
+        let begun = before.and_then(|()| self.commit(id, &plan, &trial, request));
+        match begun {
+            Ok(micros) => {
+                tell(SwapStage::Committed { cells: plan.changes.len(), micros });
+                let end = self.probation(&trial, &tell);
+                self.finish(&plan, &trial, end, &tell);
+            }
+            Err(Refusal { code, message }) => tell(SwapStage::Refused { code, message }),
+        }
+        self.link.set(None);
+        self.wake();
+        self.leave(id, assignment, Some(trial), Some(Box::new(plan)));
+    }
+
+    /// Plan and conformance on a thread that may hang, and what follows from the plan alone.
+    fn ready(&self, id: u64, request: &SwapRequest) -> Result<SwapPlan, Early> {
+        let (send, done) = bounded(1);
+        let (slots, verdicts) = (Arc::clone(&self.slots), Arc::clone(&self.verdicts));
+        let (log, published, asked) = (Arc::clone(&self.log), Arc::clone(&self.published), request.clone());
+        let work = move || {
+            be_nice();
+            let tell = |stage| log.tell(id, &asked.assignment, published.step.load(Ordering::Relaxed), stage);
+            // Nobody listens any more if it took too long.
+            let _ = send.send(prepare(&slots, &verdicts, &asked, &tell));
+        };
+        let spawned = std::thread::Builder::new().name("swap-prepare".into()).spawn(work);
+        spawned.map_err(|error| Refusal { code: None, message: format!("preparation thread: {error}") })?;
+        let start = Instant::now();
+        let limit = Duration::from_millis(request.policy.prepare_ms);
+        let plan = loop {
+            match done.recv_timeout(Duration::from_millis(50)) {
+                Ok(plan) => break plan?,
+                Err(RecvTimeoutError::Timeout) if self.stopping() => return Err(stopped().into()),
+                Err(RecvTimeoutError::Timeout) if start.elapsed() < limit => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    let message = format!(
+                        "E-PLUG-303 {}: preparation did not end. expected at most {} ms. Its thread is left to itself; \
+                         look for a hang in the plugin's create or calls, or raise prepare_ms.",
+                        request.change, request.policy.prepare_ms
+                    );
+                    return Err(Refusal { code: Some(303), message }.into());
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let message = format!("{}: preparation panicked; see the log", request.change);
+                    return Err(Refusal { code: Some(303), message }.into());
+                }
+            }
+        };
+        if plan.changes.is_empty() {
+            return Err(Early::AlreadyActive);
+        }
+        self.log.planned(id, plan.newcomers.iter().map(|n| n.hash.clone()).collect());
+        if request.policy.kv == KvPolicy::Refuse {
+            plan.refuse_layouts().map_err(Refusal::from)?;
+        }
+        let (mapped, limit) = (self.slots.registry().loader().opened().len(), self.settings.mapped_limit);
+        if mapped > limit {
+            tracing::warn!(
+                mapped,
+                limit,
+                "E-PLUG-504 plugin files mapped. Code is never unmapped: restart soon"
+            );
+            self.tell(id, &request.assignment, SwapStage::MappedOverLimit { mapped, limit });
+        }
+        Ok(plan)
+    }
+
+    /// Lets old and new run side by side for some steps.
+    fn shadow(&self, trial: &Arc<Trial>, tell: &dyn Fn(SwapStage)) -> Result<(), Refusal> {
+        let policy = &trial.policy;
+        if policy.shadow_steps == 0 {
+            return Ok(());
+        }
+        self.put_up(trial, Stage::Shadow);
+        let start = Instant::now();
+        let limit = Duration::from_millis(policy.shadow_ms);
+        while trial.shadow_steps.load(Ordering::Acquire) < policy.shadow_steps && start.elapsed() < limit {
+            if self.stopping() {
+                return Err(stopped());
+            }
+            if trial.failure().is_some() {
+                break;
+            }
+            std::thread::sleep(PERIOD);
+        }
+        trial.set_stage(Stage::Open);
+        let (worst, cell) = trial.worst();
+        if let Some(Failure { code, message }) = trial.failure() {
+            return Err(Refusal { code: Some(*code), message: message.clone() });
+        }
+        tell(SwapStage::Shadowed {
+            steps: trial.shadow_steps.load(Ordering::Relaxed),
+            calls: trial.shadow_calls.load(Ordering::Relaxed),
+            worst,
+            cell,
+        });
+        Ok(())
+    }
+
+    /// Waits until no sequence of the assignment runs, where its layout changes and the policy says so.
+    fn drain(&self, plan: &SwapPlan, trial: &Arc<Trial>, tell: &dyn Fn(SwapStage)) -> Result<(), Refusal> {
+        if plan.layouts.is_empty() || trial.policy.kv != KvPolicy::Drain {
+            return Ok(());
+        }
+        self.put_up(trial, Stage::Drain);
+        let start = Instant::now();
+        let limit = Duration::from_millis(trial.policy.drain_ms);
+        let mut told = None;
+        loop {
+            let seen = trial.drained_at.load(Ordering::Acquire) != 0;
+            let left = trial.left.load(Ordering::Relaxed);
+            if seen && left == 0 {
+                return Ok(());
+            }
+            if seen && told != Some(left) {
+                told = Some(left);
+                tell(SwapStage::Draining { left });
+            }
+            // An engine in a long step has not counted yet.
+            let over = start.elapsed() > if seen { limit } else { limit + PATIENCE };
+            if self.stopping() || over {
+                trial.set_stage(Stage::Open);
+                self.wake();
+                let message = format!(
+                    "E-PLUG-403 assignment `{}`: {left} sequences of the old layout still run. expected none after {} ms. The \
+                     old variants stay. Raise drain_ms, or use the policy `recompute`.",
+                    plan.assignment, trial.policy.drain_ms
+                );
+                return Err(Refusal { code: Some(403), message });
+            }
+            std::thread::sleep(PERIOD);
+        }
+    }
+
+    /// Marks the attempt on disk, then puts the new table in place; returns how long the latter took.
+    fn commit(
+        &self,
+        id: u64,
+        plan: &SwapPlan,
+        trial: &Arc<Trial>,
+        request: &SwapRequest,
+    ) -> Result<u64, Refusal> {
+        if let Some(dir) = &self.settings.state_dir {
+            SwapMarker::new(id, &self.settings.owner, &request.who, now_ms(), plan).write(dir).map_err(|error| Refusal {
+                code: None,
+                message: format!(
+                    "{}: the crash marker cannot be written: {error}. The old variants stay. Free or repair the state \
+                     directory.",
+                    SwapMarker::path(dir, &self.settings.owner).display()
+                ),
+            })?;
+        }
+        // The engine knows the trial before it can meet the new table.
+        if !trial.is(Stage::Drain) {
+            self.put_up(trial, Stage::Open);
+        }
+        let start = Instant::now();
+        let committed = self.slots.commit(plan);
+        let micros = start.elapsed().as_micros() as u64;
+        trial.set_stage(Stage::Open);
+        self.wake();
+        committed.map(|_| micros).map_err(|error| {
+            self.clear_marker();
+            error.into()
+        })
+    }
+
+    /// Waits for enough steps, enough time or a failure.
+    fn probation(&self, trial: &Trial, tell: &dyn Fn(SwapStage)) -> Option<Failure> {
+        let policy = trial.policy.probation;
+        let start = Instant::now();
+        let mut stuck = (0, start);
+        let limit = Duration::from_millis(policy.ms);
+        while trial.steps.load(Ordering::Acquire) < policy.steps && start.elapsed() < limit {
+            if trial.failure().is_some() || self.stopping() {
+                break;
+            }
+            self.watch_step(&mut stuck, tell);
+            std::thread::sleep(PERIOD);
+        }
+        trial.failure().cloned()
+    }
+
+    /// Notices a step that does not end. `stuck` is the step that ran at the last look and when it was first seen.
+    fn watch_step(&self, stuck: &mut (u64, Instant), tell: &dyn Fn(SwapStage)) {
+        let step = if self.published.in_step.load(Ordering::Acquire) { self.step() } else { 0 };
+        if step == 0 || step != stuck.0 {
+            *stuck = (step, Instant::now());
+            return;
+        }
+        let limit = self.settings.hang;
+        if stuck.1.elapsed() < limit {
+            return;
+        }
+        let message = format!(
+            "E-PLUG-501 step {step}: a call on the new variants does not return. expected at most {} ms a step. No thread can \
+             be ended from outside: restart, the next process starts on the variants before.",
+            limit.as_millis()
+        );
+        tracing::error!("{message}");
+        tell(SwapStage::Retried { code: 501, message });
+        if self.settings.exit_on_hang {
+            // The marker stays, so that the next process knows.
+            std::process::exit(SwapSettings::HUNG);
+        }
+        *stuck = (step, Instant::now());
+    }
+
+    /// Keeps the new table or brings the old one back.
+    fn finish(&self, plan: &SwapPlan, trial: &Trial, failure: Option<Failure>, tell: &dyn Fn(SwapStage)) {
+        let Some(Failure { code, message }) = failure else {
+            self.clear_marker();
+            let steps = trial.steps.load(Ordering::Relaxed);
+            let recomputed = trial.recomputed.load(Ordering::Relaxed);
+            return tell(SwapStage::Kept { steps, recomputed, latency: trial.latency() });
+        };
+        if code != 0 {
+            tell(SwapStage::Retried { code, message: message.clone() });
+        }
+        self.bring_back(&plan.assignment, &plan.to().clone());
+        self.clear_marker();
+        tell(SwapStage::RolledBack { code, message });
+    }
+
+    /// Takes back a table that failed after its probation.
+    fn take_back(&self, fault: Fault) {
+        let Fault { assignment, bad, failure: Failure { code, message } } = fault;
+        let id = self.log.last_of(&assignment).unwrap_or(0);
+        if !self.bring_back(&assignment, &bad) {
+            return;
+        }
+        self.tell(id, &assignment, SwapStage::Retried { code, message: message.clone() });
+        self.tell(id, &assignment, SwapStage::RolledBack { code, message });
+        drop(bad);
+        self.leave(id, &assignment, None, None);
+    }
+
+    /// Puts the table before the last change back, if `bad` is still in force.
+    fn bring_back(&self, assignment: &str, bad: &Arc<hotseam_slots::Snapshot>) -> bool {
+        let in_force = self.slots.snapshot(assignment).is_some_and(|now| Arc::ptr_eq(&now, bad));
+        let back = || self.slots.plan(assignment, &Change::Back).and_then(|plan| self.slots.commit(&plan));
+        let done = in_force && back().inspect_err(|error| tracing::error!(%error, "rollback failed")).is_ok();
+        self.wake();
+        done
+    }
+
+    fn clear_marker(&self) {
+        if let Some(dir) = &self.settings.state_dir
+            && let Err(error) = SwapMarker::clear(dir, &self.settings.owner)
+        {
+            tracing::error!(%error, path = %SwapMarker::path(dir, &self.settings.owner).display(), "the crash marker stays; remove it by hand");
+        }
+    }
+
+    fn leave(&self, id: u64, assignment: &str, trial: Option<Arc<Trial>>, plan: Option<Box<SwapPlan>>) {
+        let assignment = assignment.to_owned();
+        // The reaper ends with this thread.
+        let _ = self.reaper.send(Remains { id, assignment, trial, plan });
+    }
+}
+
+fn stopped() -> Refusal {
+    Refusal { code: None, message: "the engine is being shut down; the old variants stay".to_owned() }
+}
