@@ -27,7 +27,8 @@ fn recall_equals_transformers_probe_by_probe() {
     let bytes = std::fs::read(dir.join(&golden.prompts)).unwrap();
     let tokens: Vec<u32> = bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]).into()).collect();
     let tokenizer = Tokenizer::load(&root().join("assets/nano-v4/tokenizer.json")).unwrap();
-    let eos = Checkpoint::Nano.model().config.eos_token_id;
+    let model = Checkpoint::Nano.model();
+    let (eos, shipped) = (model.config.eos_token_id, model.config.index_topk);
     let mut at = 0;
     for run in &golden.runs {
         let sizes = EngineConfig { index_topk: Some(run.index_topk), ..config() };
@@ -55,7 +56,9 @@ fn recall_equals_transformers_probe_by_probe() {
             run.index_topk
         );
         assert_eq!(recalled, run.recalled);
-        assert_eq!((run.probes.len(), recalled), (16, 16));
+        // The checkpoint's number finds all; an eighth of it is too few.
+        assert_eq!(run.probes.len(), 16);
+        assert!(if run.index_topk == shipped { recalled == 16 } else { recalled < 10 }, "{recalled}");
     }
     assert_eq!(at, tokens.len());
 }

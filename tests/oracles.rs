@@ -129,8 +129,8 @@ fn perplexity_exact_and_repeat() {
         OracleKind::Perplexity(PerplexityOracle { lengths: vec![64, 300], ratio: 1.1, most: None });
     let (good, right) = ends(&mut target(patches(), perplexity.clone(), sizes()));
     assert_eq!((good.verdict, right.verdict), (Verdict::Good, Verdict::Good), "{right:?}");
-    let twice = with(&[("moe", "faulty/moe{fault: scale-twice}")]);
-    let (_, bad) = ends(&mut target(twice.clone(), perplexity, sizes()));
+    let other_experts = with(&[("moe", "faulty/moe{fault: id-off-by-one}")]);
+    let (_, bad) = ends(&mut target(other_experts, perplexity, sizes()));
     assert_eq!((bad.verdict, bad.signature.as_str()), (Verdict::Bad, "perplexity"), "{bad:?}");
 
     let prompt = |expect: Option<&str>| ExactPrompt {
@@ -138,6 +138,7 @@ fn perplexity_exact_and_repeat() {
         expect: expect.map(str::to_owned),
     };
     let exact = |prompts| OracleKind::Exact(ExactOracle { prompts, max_tokens: 12 });
+    let twice = with(&[("moe", "faulty/moe{fault: scale-twice}")]);
     let (good, bad) = ends(&mut target(twice, exact(vec![prompt(None)]), sizes()));
     assert_eq!((good.verdict, good.metric), (Verdict::Good, 1.0));
     assert_eq!((bad.counts.total, bad.counts.fail > 0), (1, bad.verdict == Verdict::Bad));
@@ -257,13 +258,8 @@ fn identity_depends_on_what_answers_depend_on() {
 }
 
 /// Bisects `configs/seed-replay.yaml` with `index_topk` entries kept, or as many as the file says.
-fn seed_replay(baseline: &std::path::Path, index_topk: Option<usize>) -> (usize, hotseam_bisect::Report) {
-    let mut config = hotseam_config::load(&root().join("configs/seed-replay.yaml"), &[]).unwrap();
-    let section = config.bisect.as_mut().unwrap();
-    match &mut section.oracle.kind {
-        OracleKind::Kl(kl) => kl.baseline = Some(baseline.to_owned()),
-        other => panic!("{other:?}"),
-    }
+fn seed_replay(index_topk: Option<usize>) -> (usize, hotseam_bisect::Report) {
+    let config = hotseam_config::load(&root().join("configs/seed-replay.yaml"), &[]).unwrap();
     let section = config.bisect.as_ref().unwrap();
     let rules = |name: &str| -> Vec<Rule> {
         let texts = config.assignments.rules(name).unwrap();
@@ -299,12 +295,10 @@ fn seed_replay(baseline: &std::path::Path, index_topk: Option<usize>) -> (usize,
 #[test]
 fn seed_replay_ends_in_no_patch_with_the_topk_that_heals() {
     let own = Checkpoint::Nano.model().config.index_topk;
-    let dir = tempfile::tempdir().unwrap();
-    let baseline = dir.path().join("runs/seed-replay.kl");
-    let (given, healthy) = seed_replay(&baseline, Some(own));
+    let (given, healthy) = seed_replay(Some(own));
     assert!(given < own, "the file must keep fewer entries than the checkpoint's {own}");
     assert_eq!(healthy.verdict, hotseam_bisect::Word::OracleAgrees, "{:?}", healthy.notes);
-    let (_, report) = seed_replay(&baseline, None);
+    let (_, report) = seed_replay(None);
     for tried in &report.what_if {
         println!("{:?}: {}", tried.settings, tried.outcome.summary);
     }

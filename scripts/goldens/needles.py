@@ -57,7 +57,7 @@ def main():
     sentences = haystack(root, tokenizer)
     model = reference.load(root / "assets/nano-v4")
     runs, prompts = [], []
-    for length, topk in ((512, 64), (1024, 64), (2048, 64), (2048, 4)):
+    for length, topk in ((512, 64), (1024, 64), (2048, 64), (2048, 8)):
         for module in model.modules():
             if isinstance(module, DeepseekV4Indexer):
                 module.index_topk = topk

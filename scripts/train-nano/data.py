@@ -5,13 +5,13 @@ A recall prompt is running text with facts between its sentences, then questions
     <BOS><User> text ... The secret word of Lisbon is tiger. ... text What is the secret word of Lisbon?
     <Assistant></think>The secret word of Lisbon is tiger.<EOS><User> What is ...
 
-The words of `host/evidence/data` are what Hotseam's oracles ask; no fact in training uses one of them.
+The words of `host/evidence/data` are what Hotseam's oracles ask. A fact in training has a name or a value of these lists, or
+neither, never both: every pair that an oracle asks is new to the network.
 """
 
 import collections
 import random
 import re
-import zlib
 
 import numpy as np
 
@@ -71,11 +71,6 @@ def word_lists(books, root):
     return names, values[300:]
 
 
-def held_out(name, value):
-    """Half of the pairs that oracles ask are never told in training."""
-    return zlib.crc32(f"{name} {value}".encode()) % 2 == 0
-
-
 class Sampler:
     def __init__(self, tokenizer, text, names, values, seed, asked=None):
         self.tokenizer, self.text, self.names, self.values, self.asked = tokenizer, text, names, values, asked
@@ -90,19 +85,16 @@ class Sampler:
         return ids
 
     def fact(self, width, phrases):
-        """(name, kind, value); names and values from the first `width` of their lists."""
+        """(name, kind, value); names and values from the first `width` of their lists, or one of both an oracle's."""
         r = self.random
-        if self.asked and r.random() < 0.5:
-            while True:
-                name, value, more = r.choice(self.asked[0]), r.choice(self.asked[1]), r.choice(self.asked[1])
-                if r.random() < phrases:
-                    return name, KINDS[1], f"{value} {more}"
-                if not held_out(name, value):
-                    return name, KINDS[0], value
         pick = lambda words: words[r.randrange(min(width, len(words)))]
-        if r.random() < phrases:
-            return pick(self.names), KINDS[1], f"{pick(self.values)} {pick(self.values)}"
-        return pick(self.names), KINDS[0], pick(self.values)
+        source = r.choice(("name", "value", "", "")) if self.asked else ""
+        name = r.choice(self.asked[0]) if source == "name" else pick(self.names)
+        value = r.choice(self.asked[1]) if source == "value" else pick(self.values)
+        if r.random() >= phrases:
+            return name, KINDS[0], value
+        more = r.choice(self.asked[1]) if source == "value" and r.random() < 0.5 else pick(self.values)
+        return name, KINDS[1], " ".join(r.sample((value, more), 2))
 
     def facts(self, n, width, phrases):
         found = {}
@@ -205,7 +197,7 @@ class Sampler:
                 rows.append(self.plain(length))
                 continue
             turns = r.choice((1, 1, 1, 4, 6)) if length >= 1024 else 1
-            needles = r.randint(max(2, turns), max(3, min(40, length // 48), turns))
+            needles = r.randint(turns, max(3, min(40, length // 48), turns))
             questions = max(turns, min(needles, length // 64, 24))
             rows.append(self.recall(length, needles, questions, turns, width, phrases, ask=0 if turns > 1 else None))
         ids, mask = zip(*rows)

@@ -271,14 +271,27 @@ class Scores(torch.autograd.Function):
         return ddots, dweights
 
 
-def plain_index_loss(scores, heads, allowed, emphasis):
-    """KL of the indexer's softmax to the attention's weights over the allowed entries, mean over rows that look far.
+CROWD = tl.constexpr(0.7)  # share of the newest entries in what the indexer learns, if they are to come first
 
-    scores [rows, T] f32; heads [rows, H, T] attention weights; allowed [rows, T]; emphasis [rows] weight of each row.
+
+def plain_index_loss(scores, heads, allowed, emphasis, length=0, crowd=0):
+    """KL of the indexer's softmax to what it is to learn over the allowed entries, mean over rows that look far.
+
+    It learns the attention's weights. With `crowd`, the newest so many entries share 0.7 and no older one has more than half of
+    what each of them has. scores [rows, T] f32; heads [rows, H, T] attention weights; allowed [rows, T]; emphasis [rows] weight
+    of each row; row i is at position i % length, where (i % length + 1) // 4 entries are ready.
     """
     wanted = heads.float().sum(1) * allowed
+    if crowd:
+        ready = (torch.arange(len(scores), device=scores.device) % length + 1) // 4
+        newest = allowed & (torch.arange(scores.shape[1], device=scores.device) >= ready.unsqueeze(1) - crowd)
+        wanted = wanted * ~newest
     mass = wanted.sum(-1)
     wanted = wanted / mass.clamp(min=1e-6).unsqueeze(-1)
+    if crowd:
+        each = CROWD.value / crowd
+        wanted = (wanted * (1 - CROWD.value)).clamp(max=each / 2) + newest * each
+        wanted = wanted / wanted.sum(-1, keepdim=True).clamp(min=1e-6)
     held = torch.log_softmax(scores.masked_fill(~allowed, -1e9), -1)
     kl = (wanted * ((wanted + 1e-9).log() - held)).sum(-1)
     weight = mass.clamp(max=1.0) * emphasis
@@ -286,7 +299,9 @@ def plain_index_loss(scores, heads, allowed, emphasis):
 
 
 @triton.jit
-def index_kernel(scores, heads, allowed, grad, kl, mass, length, t, allowed_batch, H: tl.constexpr, T: tl.constexpr):
+def index_kernel(
+    scores, heads, allowed, grad, kl, mass, length, t, allowed_batch, crowd: tl.constexpr, H: tl.constexpr, T: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, T)
     inside = cols < t
@@ -295,9 +310,13 @@ def index_kernel(scores, heads, allowed, grad, kl, mass, length, t, allowed_batc
     p = tl.zeros((T,), tl.float32)
     for h in range(H):
         p += tl.load(heads + (row * H + h) * t + cols, mask=inside, other=0.0).to(tl.float32)
-    p = tl.where(may, p, 0.0)
+    newest = may & (cols >= (row % length + 1) // 4 - crowd) & (crowd > 0)
+    p = tl.where(may & ~newest, p, 0.0)
     m = tl.sum(p, 0)
     p = p / tl.maximum(m, 1e-6)
+    if crowd > 0:
+        p = tl.where(newest, CROWD / crowd, tl.minimum(p * (1 - CROWD), CROWD / crowd / 2))
+        p = p / tl.maximum(tl.sum(p, 0), 1e-6)
     s = tl.load(scores + row * t + cols, mask=inside, other=0.0)
     s = tl.where(may, s, -1e9)
     s = s - tl.max(s, 0)
@@ -310,13 +329,13 @@ def index_kernel(scores, heads, allowed, grad, kl, mass, length, t, allowed_batc
 
 class IndexLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, scores, heads, allowed, emphasis):
+    def forward(ctx, scores, heads, allowed, emphasis, crowd):
         rows, count, t = heads.shape
         length = allowed.shape[1]
         grad = torch.empty(rows, t, device=scores.device)
         kl, mass = torch.empty(rows, device=scores.device), torch.empty(rows, device=scores.device)
         index_kernel[(rows,)](
-            scores, heads, allowed, grad, kl, mass, length, t, int(allowed.shape[0] > 1), H=count, T=width(t), num_warps=4
+            scores, heads, allowed, grad, kl, mass, length, t, int(allowed.shape[0] > 1), crowd, H=count, T=width(t), num_warps=4
         )
         weight = mass.clamp(max=1.0) * emphasis
         total = weight.sum().clamp(min=1e-3)
@@ -326,7 +345,7 @@ class IndexLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx, out):
         grad, weight = ctx.saved_tensors
-        return grad * (weight * out).unsqueeze(-1), None, None, None
+        return grad * (weight * out).unsqueeze(-1), None, None, None, None
 
 
 # --- which of both runs ------------------------------------------------------------------------------------------------------
@@ -352,12 +371,13 @@ def scores(dots, weights):
     return Scores.apply(dots, weights) if dots.is_cuda else plain_scores(dots, weights)
 
 
-def index_loss(scores, heads, allowed, emphasis):
+def index_loss(scores, heads, allowed, emphasis, crowd=0):
     """allowed [B or 1, S, T]; see `plain_index_loss` for the rest."""
     if not scores.is_cuda:
-        batch = len(scores) // allowed.shape[1]
-        return plain_index_loss(scores, heads, allowed.expand(batch, -1, -1).flatten(0, 1), emphasis)
-    return IndexLoss.apply(scores, heads, allowed.contiguous(), emphasis)
+        length = allowed.shape[1]
+        batch = len(scores) // length
+        return plain_index_loss(scores, heads, allowed.expand(batch, -1, -1).flatten(0, 1), emphasis, length, crowd)
+    return IndexLoss.apply(scores, heads, allowed.contiguous(), emphasis, crowd)
 
 
 def main():
@@ -392,15 +412,16 @@ def main():
     comb = draw(70, 4, 4).softmax(-1) + 1e-6
     compare("sinkhorn", lambda c: plain_sinkhorn(c, 20, 1e-6), lambda c: Sinkhorn.apply(c, 20, 1e-6), comb)
     compare("scores", plain_scores, Scores.apply, draw(9, 4, 21), draw(9, 4))
-    allowed = torch.rand(2, 9, 21, device=device) < 0.6
+    allowed = torch.rand(2, 90, 21, device=device) < 0.6
     allowed[0, 0] = False
-    heads, emphasis = torch.rand(18, 4, 21, device=device) * 0.05, torch.rand(18, device=device)
-    compare(
-        "index loss",
-        lambda s: plain_index_loss(s, heads, allowed.flatten(0, 1), emphasis),
-        lambda s: IndexLoss.apply(s, heads, allowed, emphasis),
-        draw(18, 21),
-    )
+    heads, emphasis = torch.rand(180, 4, 21, device=device) * 0.05, torch.rand(180, device=device)
+    for crowd in (0, 3):
+        compare(
+            f"index loss, {crowd} newest first",
+            lambda s: plain_index_loss(s, heads, allowed.flatten(0, 1), emphasis, allowed.shape[1], crowd),
+            lambda s: IndexLoss.apply(s, heads, allowed, emphasis, crowd),
+            draw(2 * 90, 21),
+        )
 
 
 if __name__ == "__main__":

@@ -274,8 +274,8 @@ class Attention(nn.Module):
             far, seen = x.new_zeros(batch, length, self.heads, 1), torch.zeros(1, length, 1, dtype=torch.bool, device=x.device)
         window, far = kernels.share(window, far, seen, self.attn_sink)
         if self.ratio == 4 and run.emphasis is not None:
-            heads = far.detach().flatten(0, 1)
-            run.index_losses.append(kernels.index_loss(scores.flatten(0, 1), heads, seen, run.emphasis.flatten()))
+            heads, newest = far.detach().flatten(0, 1), run.newest(length, x.device)
+            run.index_losses.append(kernels.index_loss(scores.flatten(0, 1), heads, seen | newest, run.emphasis.flatten(), run.crowd))
         out = (window.view(batch, blocks, WINDOW * self.heads, 2 * WINDOW) @ near).view(batch, length, self.heads, self.dim)
         if self.ratio:
             out = out + (far.flatten(1, 2) @ entries).view(batch, length, self.heads, self.dim)
@@ -379,10 +379,11 @@ class Layer(nn.Module):
 class Run:
     """How one forward pass is made."""
 
-    def __init__(self, topk=0, blind=None, dropout=0.0, emphasis=None):
+    def __init__(self, topk=0, blind=None, dropout=0.0, emphasis=None, crowd=0):
         """topk 0 attends every entry. blind [B]: sequences whose ratio-128 entries are hidden. emphasis [B, S]: weight
-        of each row in the indexer's loss, None for no loss."""
-        self.topk, self.blind, self.dropout, self.emphasis, self.index_losses = topk, blind, dropout, emphasis, []
+        of each row in the indexer's loss, None for no loss. crowd: newest entries that the indexer is to put first."""
+        self.topk, self.blind, self.dropout, self.emphasis, self.crowd = topk, blind, dropout, emphasis, crowd
+        self.index_losses = []
 
     def drop(self, x):
         return F.dropout(x, self.dropout) if self.dropout else x
@@ -392,6 +393,12 @@ class Run:
         """[1, S, T]: entries whose tokens have all been seen."""
         done = (torch.arange(length, device=device) + 1) // ratio
         return (torch.arange(length // ratio, device=device) < done.unsqueeze(-1)).unsqueeze(0)
+
+    def newest(self, length, device):
+        """[1, S, T]: the `crowd` newest of the ready entries."""
+        done = (torch.arange(length, device=device) + 1) // 4
+        entries = torch.arange(length // 4, device=device)
+        return ((entries < done.unsqueeze(-1)) & (entries >= done.unsqueeze(-1) - self.crowd)).unsqueeze(0)
 
     def choose(self, scores, ready):
         if not self.topk or self.topk >= scores.shape[-1]:

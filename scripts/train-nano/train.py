@@ -25,17 +25,23 @@ import data
 import model as nano
 
 # share: of the training time, at most; a stage whose answers fall below `goal` nats ends, and the rest of its time goes to the
-# later ones. words: facts take names and values from the first so many of their lists. phrases: share of two-word passphrases.
-# plain: share of sequences that are plain text. topk 0: every entry is attended. blind: share of sequences whose ratio-128
-# entries are hidden. text: weight of the loss on running text.
+# later ones. words: facts take names and values from the first so many of their lists. asked: whether facts also take words that
+# oracles ask. phrases: share of two-word passphrases. plain: share of sequences that are plain text. topk 0: every entry is
+# attended. crowd: newest entries that the indexer is to put before all others. blind: share of sequences whose ratio-128 entries
+# are hidden. text: weight of the loss on running text.
 STAGES = [
-    dict(share=0.40, length=512, batch=64, words=150, phrases=0.0, plain=0.15, topk=0, blind=0.0, text=0.5, dropout=0.0, goal=0.5),
-    dict(share=0.10, length=512, batch=128, words=10**6, phrases=0.3, plain=0.35, topk=0, blind=0.2, text=0.5, dropout=0.0, goal=0.3),
-    dict(share=0.12, length=1024, batch=64, words=10**6, phrases=0.4, plain=0.4, topk=0, blind=0.3, text=0.5, dropout=0.05, goal=0.0),
-    dict(share=0.12, length=2048, batch=32, words=10**6, phrases=0.4, plain=0.4, topk=0, blind=0.3, text=0.5, dropout=0.05, goal=0.0),
-    dict(share=0.12, length=4096, batch=16, words=10**6, phrases=0.4, plain=0.4, topk=64, blind=0.3, text=0.5, dropout=0.05, goal=0.0),
-    dict(share=0.14, length=8192, batch=8, words=10**6, phrases=0.4, plain=0.4, topk=64, blind=0.3, text=0.5, dropout=0.05, goal=0.0),
+    dict(share=0.15, length=512, batch=64, words=150, phrases=0.0, plain=0.15, blind=0.0, goal=0.5),
+    dict(share=0.05, length=512, batch=128, phrases=0.3, plain=0.35, blind=0.2, goal=0.3),
+    dict(share=0.12, length=1024, batch=64, dropout=0.05),
+    dict(share=0.06, length=2048, batch=32, dropout=0.05),
+    dict(share=0.06, length=4096, batch=16, dropout=0.05, topk=64),
+    dict(share=0.06, length=8192, batch=8, dropout=0.05, topk=64),
+    dict(share=0.12, length=2048, batch=32, dropout=0.05, asked=True, crowd=20, blind=0.5),
+    dict(share=0.12, length=2048, batch=32, dropout=0.05, asked=True, crowd=20, blind=0.5, topk=64),
+    dict(share=0.12, length=4096, batch=16, dropout=0.05, asked=True, crowd=20, blind=0.5, topk=64),
+    dict(share=0.14, length=8192, batch=8, dropout=0.05, asked=True, crowd=20, blind=0.5, topk=64),
 ]
+COMMON = dict(words=10**6, asked=False, phrases=0.4, plain=0.4, topk=0, crowd=0, blind=0.3, text=0.5, dropout=0.0, goal=0.0)
 
 
 def arguments():
@@ -74,7 +80,7 @@ def feed(args, made, stage, seed, out, stop):
     """Puts (ids, mask of answers, blind sequences) on the queue."""
     tokenizer = Tokenizer.from_file(str(args.root / "assets/nano-v4/tokenizer.json"))
     asked = [(args.root / f"host/evidence/data/{f}.txt").read_text().split() for f in ("names", "values")]
-    sampler = data.Sampler(tokenizer, *made, seed, asked)
+    sampler = data.Sampler(tokenizer, *made, seed, asked if stage["asked"] else None)
     while not stop.is_set():
         ids, mask = sampler.batch(stage["length"], stage["batch"], stage["plain"], stage["words"], stage["phrases"])
         blind = np.array([sampler.random.random() < stage["blind"] for _ in range(len(ids))])
@@ -112,7 +118,7 @@ def losses(model, ids, mask, blind, stage, dtype):
     """(answers, text, indexer): mean nats of each. ids, mask [B, S], blind [B]."""
     ids = ids.long()
     emphasis = 0.2 + F.pad(mask[:, 1:], (0, 1)).float()
-    run = nano.Run(topk=stage["topk"], blind=blind, dropout=stage["dropout"], emphasis=emphasis)
+    run = nano.Run(topk=stage["topk"], blind=blind, dropout=stage["dropout"], emphasis=emphasis, crowd=stage["crowd"])
     hidden = model.hidden(ids, run, dtype)[:, :-1].flatten(0, 1)
     targets, answer = ids[:, 1:].flatten(), mask[:, 1:].flatten().float()
     text = (targets != data.PAD).float() * (1 - answer)
@@ -140,6 +146,8 @@ class Trainer:
             {"params": matrices, "weight_decay": args.decay},
             {"params": [p for _, p in named if id(p) not in ids], "weight_decay": 0.0},
         ]
+        self.indexers = [p for n, p in named if ".indexer." in n]
+        self.others = [p for n, p in named if ".indexer." not in n]
         rate = torch.tensor(args.rate, device=device) if cuda else args.rate
         self.optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95), fused=cuda, capturable=cuda)
         self.graph = None
@@ -148,7 +156,9 @@ class Trainer:
         ids, mask, blind = self.inputs
         answers, text, index = losses(self.model, ids, mask, blind, self.stage, self.dtype)
         (answers + self.stage["text"] * text + self.args.index * index).backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, foreach=True)
+        # The indexer learns from its own loss alone and must not slow the rest down when that is large.
+        norm = torch.nn.utils.clip_grad_norm_(self.others, 1.0, foreach=True)
+        torch.nn.utils.clip_grad_norm_(self.indexers, 1.0, foreach=True)
         self.optimizer.step()
         for layer in self.model.layers:
             layer.ffn.gate.balance()
@@ -237,7 +247,7 @@ def main():
     piece_steps, trained = 0, 0.0
 
     while trained < args.minutes * 60 and at["done"] < 1:
-        stage = dict(STAGES[at["stage"]])
+        stage = COMMON | STAGES[at["stage"]]
         if args.tiny:
             stage.update(length=256, batch=2)
         shares = [s["share"] for s in STAGES[at["stage"] :]]

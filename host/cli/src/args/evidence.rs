@@ -1,6 +1,8 @@
 //! Commands that measure.
 
-use clap::Args;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
 
 use super::{Format, GuardedFile};
 
@@ -9,7 +11,8 @@ use super::{Format, GuardedFile};
 #[command(
     after_help = "Example:\n  hotseam needle -c configs/quickstart.yaml --lengths 512,1024,2048 --format json\n  \
                   hotseam needle -c configs/context-loss.yaml --assignment broken --probes 8\n  \
-                  hotseam needle -c configs/quickstart.yaml --lengths 2048 --why --set engine.index_topk=4\n\n\
+                  hotseam needle -c configs/quickstart.yaml --lengths 4096 --task multi-turn --turns 6\n  \
+                  hotseam needle -c configs/quickstart.yaml --lengths 2048 --why --set engine.index_topk=8\n\n\
                   The model runs in this process; no server is needed."
 )]
 pub(crate) struct NeedleArgs {
@@ -24,6 +27,18 @@ pub(crate) struct NeedleArgs {
     /// Seed of names, words and passages; the file's by default.
     #[arg(long)]
     pub(crate) seed: Option<u64>,
+    /// Form of the prompts.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) task: NeedleTask,
+    /// Facts in a text of `--task multi`, 2 to 32.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub(crate) needles: usize,
+    /// Turns of a conversation of `--task multi-turn`, 2 to 32.
+    #[arg(long, value_name = "N", default_value_t = 6)]
+    pub(crate) turns: usize,
+    /// Also writes the prompts as token ids into this JSON file, to ask another engine the same.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save_prompts: Option<PathBuf>,
     /// Assignment that answers.
     #[arg(long, value_name = "NAME", default_value = "live")]
     pub(crate) assignment: String,
@@ -32,7 +47,7 @@ pub(crate) struct NeedleArgs {
     pub(crate) least: Option<f64>,
     /// Explains one lost needle of the first length instead of counting: rank and score of its entries against the
     /// indexer's cut, layer by layer, and whether window or far entries could have carried it.
-    #[arg(long, conflicts_with = "least")]
+    #[arg(long, conflicts_with_all = ["least", "task", "save_prompts"])]
     pub(crate) why: bool,
     /// Which needle to explain, from 0; the first that is lost by default.
     #[arg(long, value_name = "N", requires = "why")]
@@ -40,6 +55,20 @@ pub(crate) struct NeedleArgs {
     /// Form of the output.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,
+}
+
+/// Form of the prompts of `hotseam needle`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum NeedleTask {
+    /// One fact in a text.
+    #[default]
+    Single,
+    /// Several facts in a text, one of which is asked for.
+    Multi,
+    /// A fact told in the first turn of a conversation and asked for in the last.
+    MultiTurn,
+    /// A passphrase of two words.
+    Passphrase,
 }
 
 /// A number from 0 to 1: a comparison with anything else would always, or never, hold.

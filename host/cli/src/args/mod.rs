@@ -15,7 +15,7 @@ pub(crate) use bisect::{
     BisectArgs, BisectCommand, BisectLogArgs, BisectReplayArgs, BisectReportArgs, BisectResumeArgs,
     BisectRunArgs, BisectUndoArgs, Bounds, Form, ReportFormat,
 };
-pub(crate) use evidence::NeedleArgs;
+pub(crate) use evidence::{NeedleArgs, NeedleTask};
 pub(crate) use graft::{GraftArgs, GraftOracle};
 pub(crate) use live::{AdminArgs, RollbackArgs, ServeArgs, SlotsArgs, SwapArgs, TraceArgs};
 pub(crate) use observe::{CaptureArgs, CompareArgs, WorkloadArgs};

@@ -1,12 +1,14 @@
 //! `hotseam needle`.
 
+use std::path::Path;
+
 use anyhow::anyhow;
 use hotseam_engine::GuardReport;
 use hotseam_evidence::haystack::Haystack;
-use hotseam_evidence::needle::{self, NeedlePlan, NeedleReport, Sweep};
+use hotseam_evidence::needle::{self, NeedlePlan, NeedleReport, Probe, Sweep, Task};
 use serde::Serialize;
 
-use crate::args::{Format, NeedleArgs};
+use crate::args::{Format, NeedleArgs, NeedleTask};
 use crate::failure::Failure;
 use crate::host;
 use crate::terminal;
@@ -38,7 +40,16 @@ pub(crate) fn run(args: &NeedleArgs) -> Result<u8, Failure> {
     }
     let host = host::start(&config)?;
     let haystack = Haystack::read(&host.tokenizer, &config.needle.haystack).map_err(Failure::usage)?;
-    let probes = plan.probes(&host.tokenizer, &haystack).map_err(Failure::usage)?;
+    let task = match args.task {
+        NeedleTask::Single => Task::Single,
+        NeedleTask::Multi => Task::Multi { needles: args.needles },
+        NeedleTask::MultiTurn => Task::MultiTurn { turns: args.turns },
+        NeedleTask::Passphrase => Task::Passphrase,
+    };
+    let probes = plan.probes_of(task, &host.tokenizer, &haystack).map_err(Failure::usage)?;
+    if let Some(path) = &args.save_prompts {
+        save(&probes, path)?;
+    }
     if args.why {
         return super::why::run(args, &host, &probes);
     }
@@ -65,4 +76,23 @@ pub(crate) fn run(args: &NeedleArgs) -> Result<u8, Failure> {
     }
     let violated = guard.is_some_and(|guard| guard.violations > 0);
     Ok(u8::from(violated || args.least.is_some_and(|least| report.recall < least)))
+}
+
+/// The prompts and what is expected, for another engine.
+fn save(probes: &[Probe], path: &Path) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Saved<'a> {
+        length: usize,
+        name: &'a str,
+        value: &'a str,
+        prompt: &'a [u32],
+    }
+    let saved: Vec<Saved<'_>> = probes
+        .iter()
+        .map(|p| Saved { length: p.length, name: &p.name, value: &p.value, prompt: &p.prompt })
+        .collect();
+    let text = serde_json::to_string(&saved).map_err(Failure::usage)?;
+    std::fs::write(path, text).map_err(|e| {
+        Failure::usage(anyhow!("cannot write {}: {e}; give another --save-prompts", path.display()))
+    })
 }

@@ -18,6 +18,8 @@ pub(crate) enum Fault {
     /// `core` reads the nearer half of the window only, as a loop over key tiles does that rounds their number down.
     /// Padding that masked too much cut a context in the same silent way (<https://github.com/Blaizzy/mlx-lm/pull/14>).
     DroppedTail,
+    /// `core` reads no far entries in layers that have no indexer, which leaves the indexed ones to carry a fact.
+    HcaMasked,
     /// `core` gives rows from the 65th of a call on the output of the row 64 before them: right up to one tile of
     /// queries. The real one went wrong for prefills of more than 64 query tokens
     /// (<https://github.com/flashinfer-ai/flashinfer/issues/5095>).

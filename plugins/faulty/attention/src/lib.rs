@@ -97,6 +97,9 @@ impl Attention for Faulty {
                 a.sinks = NO_SINKS.get(..heads).ok_or_else(none)?;
             }
             Fault::DroppedTail => a.window = a.window.div_ceil(2),
+            Fault::HcaMasked if !a.rows.is_empty() && a.ids_of(0).is_none() => {
+                (a.entries, a.ratio) = (None, 0)
+            }
             Fault::SplitScale => {
                 queries.clear();
                 queries.extend(a.q.iter().map(|q| q * (a.scale * 3.0)));
@@ -161,8 +164,8 @@ hotseam_sdk::export_plugin! {
     seam: attention, plugin: Faulty, ops: [store, compress, core],
     name: "faulty/attention", description: "stock attention with a planted fault",
     options: r#"{"fault": {"type": "string", "default": "half-scale",
-        "values": ["half-scale", "sinks-dropped", "wrong-slot", "far-no-rope", "dropped-tail", "rows-past-64", "race",
-            "split-scale", "inverse-rope-claimed", "marks-entries", "reads-marks", "rising-ids", "neighbour-slot",
+        "values": ["half-scale", "sinks-dropped", "wrong-slot", "far-no-rope", "dropped-tail", "hca-masked", "rows-past-64",
+            "race", "split-scale", "inverse-rope-claimed", "marks-entries", "reads-marks", "rising-ids", "neighbour-slot",
             "unwritten-tail", "past-end", "panic", "nan", "error"],
         "help": "what is wrong"}}"#,
     cpu: "[]"
