@@ -23,7 +23,7 @@ const PATCHES: &[(&str, &str)] = &[
 ];
 
 /// The bar is given, so that it does not follow the noise floor of the checkpoint.
-const KL: &str = "{kind: kl, tokens: 1100, threshold: 1.0e-2}";
+const KL: &str = "{kind: kl, tokens: 1100, threshold: 4.0e-4}";
 const NEEDLE: &str = "{kind: needle, lengths: [2048], depths: 8}";
 
 /// Phases of a culprit.

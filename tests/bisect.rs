@@ -31,7 +31,7 @@ fn bisect(plant: &str, kl: bool) -> (i32, Value) {
     command.args(["bisect", "run"]).arg(root().join("configs/context-loss.yaml"));
     command.args(["--plant", plant, "--format", "json"]);
     if kl {
-        command.args(["--set", "bisect.oracle={kind: kl, tokens: 2048, threshold: 1.0e-2}"]);
+        command.args(["--set", "bisect.oracle={kind: kl, tokens: 2048, threshold: 4.0e-4}"]);
     }
     let start = Instant::now();
     let (code, out, err) = run(&mut command);

@@ -73,6 +73,7 @@ const FAULTS: &[(&str, &str, &str, Flag)] = &[
     ("faulty/attention", "sinks-dropped", "attention.core", Flag::Measured),
     ("faulty/attention", "wrong-slot", "attention.compress", Flag::Measured),
     ("faulty/attention", "far-no-rope", "attention.compress", Flag::Measured),
+    ("faulty/attention", "hca-masked", "attention.core", Flag::Measured),
     ("faulty/attention", "dropped-tail", "attention.core", Flag::Measured),
     ("faulty/attention", "rows-past-64", "attention.core", Flag::Measured),
     ("faulty/attention", "race", "attention.core", Flag::Differs),

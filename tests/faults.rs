@@ -8,8 +8,9 @@ use hotseam_evidence::haystack::Haystack;
 use hotseam_evidence::needle::{self, NeedlePlan, Probe, Sweep};
 use hotseam_tests::{Checkpoint, all, engine, full, root, rule};
 
-/// KL in nats (mean of a phase, or scaled tail) above which two assignments differ; the default of `bisect.oracle`.
-const THRESHOLD: f64 = 1e-2;
+/// KL in nats (mean of a phase, or scaled tail) above which two assignments differ: ten times what harmless variations do to
+/// the embedded checkpoint, as the KL oracle has it.
+const THRESHOLD: f64 = 4e-4;
 const LENGTH: usize = 2048;
 
 /// What sees a fault.

@@ -129,8 +129,8 @@ fn perplexity_exact_and_repeat() {
         OracleKind::Perplexity(PerplexityOracle { lengths: vec![64, 300], ratio: 1.1, most: None });
     let (good, right) = ends(&mut target(patches(), perplexity.clone(), sizes()));
     assert_eq!((good.verdict, right.verdict), (Verdict::Good, Verdict::Good), "{right:?}");
-    let twice = with(&[("moe", "faulty/moe{fault: scale-twice}")]);
-    let (_, bad) = ends(&mut target(twice.clone(), perplexity, sizes()));
+    let other_experts = with(&[("moe", "faulty/moe{fault: id-off-by-one}")]);
+    let (_, bad) = ends(&mut target(other_experts, perplexity, sizes()));
     assert_eq!((bad.verdict, bad.signature.as_str()), (Verdict::Bad, "perplexity"), "{bad:?}");
 
     let prompt = |expect: Option<&str>| ExactPrompt {
@@ -138,6 +138,7 @@ fn perplexity_exact_and_repeat() {
         expect: expect.map(str::to_owned),
     };
     let exact = |prompts| OracleKind::Exact(ExactOracle { prompts, max_tokens: 12 });
+    let twice = with(&[("moe", "faulty/moe{fault: scale-twice}")]);
     let (good, bad) = ends(&mut target(twice, exact(vec![prompt(None)]), sizes()));
     assert_eq!((good.verdict, good.metric), (Verdict::Good, 1.0));
     assert_eq!((bad.counts.total, bad.counts.fail > 0), (1, bad.verdict == Verdict::Bad));

@@ -84,7 +84,7 @@ fn a_swap_over_the_admin_socket_is_seen_in_slots_and_trace_and_rolled_back() {
         (["swap", "attentoin", "attention/cpu-stock"], "attention"),
         (["swap", "attention", "attention/cpu-stok"], "attention/cpu-stock"),
         (["swap", "attention", "mhc/cpu-stock"], "mhc"),
-        (["swap", "attention:layers=40", "attention/cpu-stock"], "8"),
+        (["swap", "attention:layers=40", "attention/cpu-stock"], "7 layers"),
         (["swap", "attention@prefill", "attention/cpu-sm120-mma"], "prefill"),
         (["swap", "indexer", "indexer/cpu-sm120{early_exti: true}"], "early_exit"),
     ] {

@@ -19,16 +19,24 @@ fn the_embedded_checkpoint_reads_whole() {
     let found = read(&dir, |done, total| calls.borrow_mut().push((done, total))).unwrap();
     assert!(found.notes.is_empty());
     let (cfg, w) = (found.config, found.weights);
-    assert_eq!(cfg.compress_ratios, [0, 0, 4, 128, 4, 128, 4, 0]);
-    assert_eq!((cfg.num_hash_layers, cfg.index_topk, cfg.rope_scaling), (2, 64, None));
+    // The head shapes of DeepSeek-V4-Flash, so that its kernels run on it, and sizes that split over 4 ranks.
+    assert_eq!(
+        (cfg.head_dim, cfg.qk_rope_head_dim, cfg.index_head_dim, cfg.sliding_window),
+        (512, 64, 128, 128)
+    );
+    assert_eq!((cfg.num_attention_heads, cfg.o_groups, cfg.hc_mult, cfg.hc_sinkhorn_iters), (8, 4, 4, 20));
+    assert_eq!(cfg.compress_ratios, [0, 0, 4, 128, 4, 128, 4]);
+    assert_eq!((cfg.num_hash_layers, cfg.index_topk), (3, 64));
+    let yarn = cfg.rope_scaling.unwrap();
+    assert_eq!((yarn.factor, yarn.original_max_position_embeddings), (16.0, 1024));
     assert_eq!((w.embed.dtype, &*w.embed.shape), (DType::Bf16, [4096, 256].as_slice()));
     for (i, layer) in w.layers.iter().enumerate() {
         assert_eq!(layer.compressor.is_some(), cfg.class(i) != LayerClass::Window, "layer {i}");
         assert_eq!(layer.indexer.is_some(), cfg.class(i) == LayerClass::Csa, "layer {i}");
-        assert_eq!((layer.tid2eid.is_some(), layer.gate_bias.is_none()), (i < 2, i < 2), "layer {i}");
-        assert_eq!(layer.experts.len(), 8);
+        assert_eq!((layer.tid2eid.is_some(), layer.gate_bias.is_none()), (i < 3, i < 3), "layer {i}");
+        assert_eq!(layer.experts.len(), 6);
         assert_eq!(layer.attn_norm.dtype, DType::F32);
-        assert_eq!(layer.wo_a.shape, [256, 256]);
+        assert_eq!(layer.wo_a.shape, [128, 1024]);
     }
     let table = w.layers[0].tid2eid.as_ref().unwrap();
     assert_eq!((table.dtype, &*table.shape), (DType::I32, [4096, 2].as_slice()));
@@ -38,6 +46,14 @@ fn the_embedded_checkpoint_reads_whole() {
     assert_eq!(calls.len(), tensors.len());
     assert!(calls.iter().enumerate().all(|(i, c)| *c == (i + 1, tensors.len())));
     assert!(tensors.iter().any(|t| t.name == "layers.0.ffn.gate.tid2eid" && t.dtype == "I64"));
+}
+
+#[test]
+fn the_embedded_checkpoint_travels_with_the_binaries() {
+    let files = std::fs::read_dir(root("assets/nano-v4")).unwrap();
+    let sizes: Vec<u64> = files.map(|file| file.unwrap().metadata().unwrap().len()).collect();
+    assert!(sizes.iter().all(|size| *size < 16 << 20), "{sizes:?}");
+    assert!(sizes.iter().sum::<u64>() <= 32_000_000, "{sizes:?}");
 }
 
 #[test]

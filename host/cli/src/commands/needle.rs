@@ -92,6 +92,7 @@ fn save(probes: &[Probe], path: &Path) -> Result<(), Failure> {
         .map(|p| Saved { length: p.length, name: &p.name, value: &p.value, prompt: &p.prompt })
         .collect();
     let text = serde_json::to_string(&saved).map_err(Failure::usage)?;
-    std::fs::write(path, text)
-        .map_err(|e| Failure::usage(anyhow!("cannot write {}: {e}; give another --save-prompts", path.display())))
+    std::fs::write(path, text).map_err(|e| {
+        Failure::usage(anyhow!("cannot write {}: {e}; give another --save-prompts", path.display()))
+    })
 }

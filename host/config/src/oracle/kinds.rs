@@ -100,7 +100,8 @@ pub struct KlOracle {
     #[serde(deserialize_with = "some_positive_number", skip_serializing_if = "Option::is_none")]
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub threshold: Option<f64>,
-    /// How many times the measured floor is too much.
+    /// How many times the measured floor is too much. KL grows with the square of an error, so ten times the floor is an
+    /// error of three times the size.
     #[serde(deserialize_with = "positive_number")]
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub times_floor: f64,
@@ -116,7 +117,7 @@ pub struct KlOracle {
 
 impl Default for KlOracle {
     fn default() -> Self {
-        Self { tokens: 2048, threshold: None, times_floor: 2.0, least_top1: None, baseline: None }
+        Self { tokens: 2048, threshold: None, times_floor: 10.0, least_top1: None, baseline: None }
     }
 }
 

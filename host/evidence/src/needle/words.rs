@@ -1,5 +1,5 @@
-//! Names and words of facts: lists of which the embedded checkpoint saw none in training, so that recall is reading and
-//! not memory.
+//! Names and words of facts. In training the embedded checkpoint was told no pair of a name and a word of these lists, so
+//! that recall is reading and not memory.
 
 use crate::random::Random;
 
