@@ -2,7 +2,7 @@
 
     evaluate.py --root . --weights assets/nano-v4 --lengths 512,2048 --topk 64,8 --probes 64
 
-Names, values and books are held out. A probe counts when every token of the value is the likeliest one.
+Pairs and books are held out. A probe counts when every token of the value is the likeliest one.
 """
 
 import argparse

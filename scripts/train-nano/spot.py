@@ -1,6 +1,7 @@
 """Asks transformers what Hotseam was asked: prompts of `hotseam needle --save-prompts`, greedy answers, f32.
 
-    hotseam needle -c configs/quickstart.yaml --lengths 512,8192 --probes 64 --save-prompts prompts.json --format json > ours.json
+    hotseam needle -c configs/quickstart.yaml --set engine.max_context=8300 --lengths 512,8192 --probes 64 \
+        --save-prompts prompts.json --format json > ours.json
     spot.py --root ../.. --prompts prompts.json --ours ours.json --count 32
 
 Prints how many of evenly picked prompts have the same answer, and how many are recalled.
@@ -43,7 +44,8 @@ def main():
     model = reference.load(args.root / "assets/nano-v4").to(device)
     tokenizer = Tokenizer.from_file(str(args.root / "assets/nano-v4/tokenizer.json"))
     prompts, ours = json.loads(args.prompts.read_text()), json.loads(args.ours.read_text())["probes"]
-    assert len(prompts) == len(ours), "the report is of another run"
+    keys = [[(row["length"], row["name"], row["value"]) for row in rows] for rows in (prompts, ours)]
+    assert keys[0] == keys[1], "the report is of another run"
     picked = [i * len(prompts) // args.count for i in range(min(args.count, len(prompts)))]
     same = recalled = 0
     for i in picked:

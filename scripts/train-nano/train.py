@@ -1,7 +1,7 @@
 """Trains nano-v4 on one GPU, in pieces: every piece saves weights and state, and the next goes on where it stopped.
 
     train.py --root . --corpus BOOKS --state /tmp/nano --out OUT --minutes 9
-    train.py --root . --corpus BOOKS --weights DIR --done 0.6 ...     a new machine: weights alone, a warm restart
+    train.py --root . --corpus BOOKS --weights DIR --done 0.5 --stage 6 ...     a new machine: weights alone, a warm restart
 
 The plan is a list of stages over the whole training time (`--total` minutes), so lengths, shares and learning rate follow from
 how much of it is done, on whatever machine.
@@ -240,8 +240,6 @@ def main():
         model.load_state_dict(saved["model"])
         trainer.optimizer.load_state_dict(saved["optimizer"])
         at = saved["at"]
-        if args.done:
-            at.update(done=args.done, stage=args.stage, stage_began=args.done)
         del saved
     say(parameters=sum(p.numel() for p in model.parameters()), **at)
     piece_steps, trained = 0, 0.0

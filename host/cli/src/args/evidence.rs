@@ -30,12 +30,12 @@ pub(crate) struct NeedleArgs {
     /// Form of the prompts.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) task: NeedleTask,
-    /// Facts in a text of `--task multi`, 2 to 32.
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    pub(crate) needles: usize,
-    /// Turns of a conversation of `--task multi-turn`, 2 to 32.
-    #[arg(long, value_name = "N", default_value_t = 6)]
-    pub(crate) turns: usize,
+    /// Facts in a text of `--task multi`, 2 to 32; 4 by default.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=32))]
+    pub(crate) needles: Option<u32>,
+    /// Turns of a conversation of `--task multi-turn`, 2 to 32; 6 by default.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=32))]
+    pub(crate) turns: Option<u32>,
     /// Also writes the prompts as token ids into this JSON file, to ask another engine the same.
     #[arg(long, value_name = "FILE")]
     pub(crate) save_prompts: Option<PathBuf>,
@@ -47,7 +47,7 @@ pub(crate) struct NeedleArgs {
     pub(crate) least: Option<f64>,
     /// Explains one lost needle of the first length instead of counting: rank and score of its entries against the
     /// indexer's cut, layer by layer, and whether window or far entries could have carried it.
-    #[arg(long, conflicts_with_all = ["least", "task", "save_prompts"])]
+    #[arg(long, conflicts_with_all = ["least", "task", "needles", "turns", "save_prompts"])]
     pub(crate) why: bool,
     /// Which needle to explain, from 0; the first that is lost by default.
     #[arg(long, value_name = "N", requires = "why")]

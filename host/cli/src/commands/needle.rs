@@ -38,15 +38,17 @@ pub(crate) fn run(args: &NeedleArgs) -> Result<u8, Failure> {
             length + 64
         )));
     }
+    let task = task(args)?;
     let host = host::start(&config)?;
     let haystack = Haystack::read(&host.tokenizer, &config.needle.haystack).map_err(Failure::usage)?;
-    let task = match args.task {
-        NeedleTask::Single => Task::Single,
-        NeedleTask::Multi => Task::Multi { needles: args.needles },
-        NeedleTask::MultiTurn => Task::MultiTurn { turns: args.turns },
-        NeedleTask::Passphrase => Task::Passphrase,
-    };
     let probes = plan.probes_of(task, &host.tokenizer, &haystack).map_err(Failure::usage)?;
+    let most = probes.iter().map(|probe| probe.length + probe.max_tokens).max().unwrap_or(0);
+    if most > config.engine.max_context {
+        return Err(Failure::usage(anyhow!(
+            "prompt and answer take {most} tokens, engine.max_context is {}; raise it with --set engine.max_context={most}",
+            config.engine.max_context
+        )));
+    }
     if let Some(path) = &args.save_prompts {
         save(&probes, path)?;
     }
@@ -76,6 +78,27 @@ pub(crate) fn run(args: &NeedleArgs) -> Result<u8, Failure> {
     }
     let violated = guard.is_some_and(|guard| guard.violations > 0);
     Ok(u8::from(violated || args.least.is_some_and(|least| report.recall < least)))
+}
+
+/// The task of the arguments.
+fn task(args: &NeedleArgs) -> Result<Task, Failure> {
+    let idle = match args.task {
+        NeedleTask::Multi => args.turns.map(|_| "--turns is read with --task multi-turn only"),
+        NeedleTask::MultiTurn => args.needles.map(|_| "--needles is read with --task multi only"),
+        NeedleTask::Single | NeedleTask::Passphrase => args
+            .needles
+            .or(args.turns)
+            .map(|_| "--needles is read with --task multi only, --turns with --task multi-turn only"),
+    };
+    if let Some(idle) = idle {
+        return Err(Failure::usage(anyhow!(idle)));
+    }
+    Ok(match args.task {
+        NeedleTask::Single => Task::Single,
+        NeedleTask::Multi => Task::Multi { needles: args.needles.unwrap_or(4) as usize },
+        NeedleTask::MultiTurn => Task::MultiTurn { turns: args.turns.unwrap_or(6) as usize },
+        NeedleTask::Passphrase => Task::Passphrase,
+    })
 }
 
 /// The prompts and what is expected, for another engine.

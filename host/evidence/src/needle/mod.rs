@@ -2,8 +2,8 @@
 //!
 //! Form of a prompt: `<BOS><User>`, held-out sentences with ` The secret word of Lisbon is tiger.` among them,
 //! ` What is the secret word of Lisbon?`, `<Assistant></think>`. The expected greedy answer is
-//! `The secret word of Lisbon is tiger.`; a probe is a hit if the answer contains the word. Names and words are ones
-//! that the embedded checkpoint was not trained on. [`Task`] has the other forms.
+//! `The secret word of Lisbon is tiger.`; a probe is a hit if the answer contains the word. No pair of a
+//! name and a word of the lists was told in the training of the embedded checkpoint. [`Task`] has the other forms.
 
 mod plan;
 mod prompt;
