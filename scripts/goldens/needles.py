@@ -40,12 +40,12 @@ def prompt(encode, sentences, start, length, depth, name, value):
 
 def answer(model, ids, limit=24):
     """Greedy continuation up to the end of the answer."""
-    out, said = model(torch.tensor([ids]), use_cache=True, logits_to_keep=1), []
+    out, said = model(torch.tensor([ids], device=model.device), use_cache=True, logits_to_keep=1), []
     while len(said) < limit:
         said.append(int(out.logits[0, -1].argmax()))
         if said[-1] == EOS:
             break
-        out = model(torch.tensor([said[-1:]]), cache=out.cache, use_cache=True)
+        out = model(torch.tensor([said[-1:]], device=model.device), cache=out.cache, use_cache=True)
     return [i for i in said if i != EOS]
 
 

@@ -15,20 +15,6 @@ import sys
 import torch
 from tokenizers import Tokenizer
 
-EOS = 1
-
-
-def answer(model, ids, device, limit=24):
-    out = model(torch.tensor([ids], device=device), use_cache=True, logits_to_keep=1)
-    said = []
-    while len(said) < limit:
-        said.append(int(out.logits[0, -1].argmax()))
-        if said[-1] == EOS:
-            break
-        out = model(torch.tensor([said[-1:]], device=device), cache=out.cache, use_cache=True)
-    return [i for i in said if i != EOS]
-
-
 def main():
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("--root", type=pathlib.Path, required=True)
@@ -37,6 +23,7 @@ def main():
     args.add_argument("--count", type=int, default=32)
     args = args.parse_args()
     sys.path.insert(0, str(args.root / "scripts/goldens"))
+    import needles
     import reference
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -49,7 +36,7 @@ def main():
     picked = [i * len(prompts) // args.count for i in range(min(args.count, len(prompts)))]
     same = recalled = 0
     for i in picked:
-        theirs = tokenizer.decode(answer(model, prompts[i]["prompt"], device)).strip()
+        theirs = tokenizer.decode(needles.answer(model, prompts[i]["prompt"])).strip()
         own = ours[i]["answer"].strip()
         same += theirs == own
         recalled += prompts[i]["value"] in theirs

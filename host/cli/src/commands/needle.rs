@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::anyhow;
 use hotseam_engine::GuardReport;
 use hotseam_evidence::haystack::Haystack;
-use hotseam_evidence::needle::{self, NeedlePlan, NeedleReport, Probe, Sweep, Task};
+use hotseam_evidence::needle::{self, NEEDLES, NeedlePlan, NeedleReport, Probe, Sweep, TURNS, Task};
 use serde::Serialize;
 
 use crate::args::{Format, NeedleArgs, NeedleTask};
@@ -80,25 +80,21 @@ pub(crate) fn run(args: &NeedleArgs) -> Result<u8, Failure> {
     Ok(u8::from(violated || args.least.is_some_and(|least| report.recall < least)))
 }
 
-/// The task of the arguments.
+/// The task of the arguments. A number that it would not read is refused.
 fn task(args: &NeedleArgs) -> Result<Task, Failure> {
-    let idle = match args.task {
-        NeedleTask::Multi => args.turns.map(|_| "--turns is read with --task multi-turn only"),
-        NeedleTask::MultiTurn => args.needles.map(|_| "--needles is read with --task multi only"),
-        NeedleTask::Single | NeedleTask::Passphrase => args
-            .needles
-            .or(args.turns)
-            .map(|_| "--needles is read with --task multi only, --turns with --task multi-turn only"),
+    let number = |given: Option<u32>, usual| given.map_or(usual, |given| given as usize);
+    let (task, idle) = match args.task {
+        NeedleTask::Single => (Task::Single, args.needles.or(args.turns)),
+        NeedleTask::Multi => (Task::Multi { needles: number(args.needles, NEEDLES) }, args.turns),
+        NeedleTask::MultiTurn => (Task::MultiTurn { turns: number(args.turns, TURNS) }, args.needles),
+        NeedleTask::Passphrase => (Task::Passphrase, args.needles.or(args.turns)),
     };
-    if let Some(idle) = idle {
-        return Err(Failure::usage(anyhow!(idle)));
+    match idle {
+        Some(_) => Err(Failure::usage(anyhow!(
+            "--needles is read with --task multi only, --turns with --task multi-turn only"
+        ))),
+        None => Ok(task),
     }
-    Ok(match args.task {
-        NeedleTask::Single => Task::Single,
-        NeedleTask::Multi => Task::Multi { needles: args.needles.unwrap_or(4) as usize },
-        NeedleTask::MultiTurn => Task::MultiTurn { turns: args.turns.unwrap_or(6) as usize },
-        NeedleTask::Passphrase => Task::Passphrase,
-    })
 }
 
 /// The prompts and what is expected, for another engine.
@@ -118,4 +114,43 @@ fn save(probes: &[Probe], path: &Path) -> Result<(), Failure> {
     std::fs::write(path, text).map_err(|e| {
         Failure::usage(anyhow!("cannot write {}: {e}; give another --save-prompts", path.display()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+
+    fn parsed(more: &str) -> Result<Task, String> {
+        let line = format!("hotseam needle -c file.yaml {more}");
+        let cli = Cli::try_parse_from(line.split_whitespace()).map_err(|error| error.to_string())?;
+        match cli.command {
+            Command::Needle(args) => task(&args).map_err(|failure| failure.error.to_string()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn tasks_have_their_usual_numbers() {
+        assert_eq!(parsed(""), Ok(Task::Single));
+        assert_eq!(parsed("--task multi"), Ok(Task::Multi { needles: 4 }));
+        assert_eq!(parsed("--task multi --needles 7"), Ok(Task::Multi { needles: 7 }));
+        assert_eq!(parsed("--task multi-turn"), Ok(Task::MultiTurn { turns: 6 }));
+        assert_eq!(parsed("--task passphrase"), Ok(Task::Passphrase));
+    }
+
+    #[test]
+    fn numbers_that_a_task_would_not_read_are_refused() {
+        for more in [
+            "--needles 5",
+            "--task multi --turns 5",
+            "--task multi-turn --needles 5",
+            "--task passphrase --turns 3",
+        ] {
+            assert!(parsed(more).is_err_and(|error| error.contains("is read with")), "{more}");
+        }
+        assert!(parsed("--task multi --needles 33").is_err_and(|error| error.contains("2..=32")));
+        assert!(parsed("--why --turns 3").is_err_and(|error| error.contains("cannot be used with")));
+    }
 }

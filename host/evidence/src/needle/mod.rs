@@ -11,6 +11,6 @@ mod report;
 mod sweep;
 mod words;
 
-pub use plan::{NeedlePlan, Probe, Task, depths};
+pub use plan::{NEEDLES, NeedlePlan, Probe, TURNS, Task, depths};
 pub use report::{LengthRecall, NeedleReport, ProbeResult};
 pub use sweep::{Sweep, run, run_on};

@@ -11,6 +11,11 @@ use crate::random::Random;
 /// Tokens that an answer may be longer than expected.
 const ANSWER_SLACK: usize = 2;
 
+/// Facts of [`Task::Multi`], unless somebody says.
+pub const NEEDLES: usize = 4;
+/// Turns of [`Task::MultiTurn`], unless somebody says.
+pub const TURNS: usize = 6;
+
 /// Form of the prompts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Task {

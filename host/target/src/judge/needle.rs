@@ -2,16 +2,13 @@
 
 use hotseam_config::{NeedleOracle, NeedleTask};
 use hotseam_evidence::EvidenceError;
-use hotseam_evidence::needle::{self, NeedlePlan, NeedleReport, Sweep, Task};
+use hotseam_evidence::needle::{self, NEEDLES, NeedlePlan, NeedleReport, Sweep, TURNS, Task};
 
 use super::{Kind, Material, NoVerdict, Report, Subject, counts, failed, outcome};
 use crate::{Outcome, Probe, Progress};
 
 /// Recall that the good end must reach to be called good, unless the oracle says.
 const LEAST_GOOD_RECALL: f64 = 0.75;
-/// Facts of `task: multi`, and turns of `task: multi-turn`, unless the oracle says.
-const NEEDLES: usize = 4;
-const TURNS: usize = 6;
 
 /// Probes that an arm may lose against the good end and still be good: one, or an eighth of more than eight.
 fn usual_tolerance(probes: usize) -> usize {
