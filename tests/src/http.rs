@@ -2,12 +2,18 @@
 
 use crate::{plugins, root};
 use serde_json::Value;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+
+/// In a server's directory.
+const SOCKET: &str = "admin.sock";
+/// In a server's directory.
+const STDERR: &str = "stderr.log";
 
 /// A server process on a free port of the loopback; it is ended when dropped.
 pub struct Server {
@@ -16,6 +22,8 @@ pub struct Server {
     pub address: String,
     /// Path of its admin socket.
     pub admin: PathBuf,
+    config: PathBuf,
+    overrides: Vec<String>,
     dir: tempfile::TempDir,
 }
 
@@ -50,20 +58,27 @@ impl Server {
         // The server refuses an admin socket in a directory that others can enter.
         let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
         let dir = tempfile::Builder::new().permissions(private).tempdir().expect("a temporary directory");
-        let admin = dir.path().join("admin.sock");
-        let mut command = hotseam();
-        command.args(["serve", "-c"]).arg(config);
-        command.args(["--set", "server.listen=127.0.0.1:0", "--set"]);
-        command.arg(format!("server.admin={}", admin.display())).arg("--set");
-        command.arg(format!("plugins.state_dir={}", dir.path().join("state").display()));
-        command.args(overrides.iter().flat_map(|o| ["--set", o]));
-        let mut process =
-            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("target/release/hotseam");
-        let mut line = String::new();
-        BufReader::new(process.stdout.as_mut().expect("piped")).read_line(&mut line).expect("its address");
-        let address = line.trim().trim_start_matches("http://").to_owned();
-        assert!(!address.is_empty(), "the server ended before it served");
-        Self { process, address, admin, dir }
+        let overrides = overrides.iter().map(|o| (*o).to_owned()).collect::<Vec<_>>();
+        let (process, address) = spawn(config, &overrides, dir.path());
+        let admin = dir.path().join(SOCKET);
+        Self { process, address, admin, config: config.to_owned(), overrides, dir }
+    }
+
+    /// Ends the process with SIGKILL and starts another like it in the same directory.
+    pub fn killed_and_started_again(mut self) -> Self {
+        self.kill();
+        (self.process, self.address) = spawn(&self.config, &self.overrides, self.dir.path());
+        self
+    }
+
+    fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// What it and those before it in its directory have said on stderr.
+    pub fn said(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join(STDERR)).expect("its stderr")
     }
 
     fn open(&self, method: &str, path: &str, body: Option<&str>) -> TcpStream {
@@ -124,9 +139,26 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.kill();
     }
+}
+
+/// Starts a server and waits until it is ready; returns it and its address.
+fn spawn(config: &Path, overrides: &[String], dir: &Path) -> (Child, String) {
+    let mut command = hotseam();
+    command.args(["serve", "-c"]).arg(config);
+    command.args(["--set", "server.listen=127.0.0.1:0", "--set"]);
+    command.arg(format!("server.admin={}", dir.join(SOCKET).display())).arg("--set");
+    command.arg(format!("plugins.state_dir={}", dir.join("state").display()));
+    command.args(overrides.iter().flat_map(|o| ["--set", o]));
+    let stderr = File::options().create(true).append(true).open(dir.join(STDERR)).expect("a log");
+    let mut process = command.stdout(Stdio::piped()).stderr(stderr).spawn().expect("target/release/hotseam");
+    let mut line = String::new();
+    BufReader::new(process.stdout.as_mut().expect("piped")).read_line(&mut line).expect("its address");
+    let address = line.trim().trim_start_matches("http://").to_owned();
+    let said = || std::fs::read_to_string(dir.join(STDERR)).unwrap_or_default();
+    assert!(!address.is_empty(), "the server ended before it served: {}", said());
+    (process, address)
 }
 
 /// Runs a command to its end; returns (exit code, stdout, stderr).

@@ -6,23 +6,30 @@
 use crate::host::{Ctx, Host};
 use crate::{Error, Plugin, Result};
 use hotseam_abi::*;
+use std::any::Any;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 
 fn guard(host: Host, f: impl FnOnce() -> Result<()>) -> i32 {
     let error = match catch_unwind(AssertUnwindSafe(f)) {
         Ok(Ok(())) => return OK,
         Ok(Err(error)) => error,
-        Err(payload) => {
-            let what = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
-            let what =
-                what.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or("no message".into());
-            Error { code: ERR_PANIC, message: format!("panicked: {what}") }
-        }
+        Err(payload) => panicked(&*payload),
     };
     host.report(&error.message);
     error.code
 }
+
+/// The error of a call that panicked.
+fn panicked(payload: &(dyn Any + Send)) -> Error {
+    let what = payload.downcast_ref::<&str>().copied();
+    let what = what.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+    Error { code: ERR_PANIC, message: format!("panicked: {what}") }
+}
+
+/// The host, for calls that are not given it; set by `create`.
+static HOST: OnceLock<Host> = OnceLock::new();
 
 /// Runs one op of instance `this`.
 fn call<P, A>(
@@ -163,7 +170,7 @@ pub extern "C" fn create<P: Plugin>(
     out: *mut *mut c_void,
 ) -> i32 {
     // SAFETY: the host passes its services.
-    let host = unsafe { Host::from_raw(host) };
+    let host = *HOST.get_or_init(|| unsafe { Host::from_raw(host) });
     guard(host, || {
         // SAFETY: the host passes borrowed text.
         let json = unsafe { crate::tensor::raw(options.ptr, options.len, "options")? };
@@ -190,7 +197,13 @@ pub extern "C" fn info<P: Plugin>(this: *mut c_void, info: *mut InfoV1) -> i32 {
             };
             OK
         }
-        Err(_) => ERR_PANIC,
+        Err(payload) => {
+            let error = panicked(&*payload);
+            if let Some(host) = HOST.get() {
+                host.report(&error.message);
+            }
+            error.code
+        }
     }
 }
 

@@ -6,6 +6,9 @@ use hotseam_abi::{ERR_INTERNAL, PollArgs, PutArgs, RegisterArgs, StepCtx, layer_
 use hotseam_kv::{KvError, KvStore, LayerLayout, SeqKv, Transfer};
 use hotseam_loader::host_services;
 use hotseam_slots::{CallError, TransportCell};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest time that a hand-off may take.
@@ -22,6 +25,10 @@ pub(crate) enum HandoffError {
     Failed { component: &'static str, layer: u32 },
     #[error("the transport did not finish {component} of layer {layer} in {} s", DEADLINE.as_secs())]
     Timeout { component: &'static str, layer: u32 },
+    #[error(
+        "the transport says that {component} of layer {layer} is done with {found} bytes moved, expected {expected}"
+    )]
+    Short { component: &'static str, layer: u32, expected: u64, found: u64 },
     #[error("{0}")]
     Guard(Box<Violation>),
 }
@@ -32,12 +39,14 @@ impl HandoffError {
         match self {
             Self::Kv(_) => None,
             Self::Call(error) => Some(error.clone()),
-            Self::Failed { .. } | Self::Timeout { .. } | Self::Guard(_) => Some(CallError {
-                cell: cell.put.cell(),
-                variant: cell.put.generation.spec.to_string(),
-                code: ERR_INTERNAL,
-                message: self.to_string(),
-            }),
+            Self::Failed { .. } | Self::Timeout { .. } | Self::Short { .. } | Self::Guard(_) => {
+                Some(CallError {
+                    cell: cell.put.cell(),
+                    variant: cell.put.generation.spec.to_string(),
+                    code: ERR_INTERNAL,
+                    message: self.to_string(),
+                })
+            }
         }
     }
 
@@ -46,18 +55,25 @@ impl HandoffError {
         match self {
             Self::Kv(_) => "E-KV-EXHAUSTED".to_owned(),
             Self::Call(_) => "E-PLUG-501".to_owned(),
-            Self::Failed { .. } => "E-KV-TRANSFER".to_owned(),
+            Self::Failed { .. } | Self::Short { .. } => "E-KV-TRANSFER".to_owned(),
             Self::Timeout { .. } => "E-KV-TIMEOUT".to_owned(),
             Self::Guard(violation) => violation.code(),
         }
     }
 }
 
-/// Remembers which regions a transport instance was given.
+/// Bytes of an item, by component and layer.
+type ItemBytes = HashMap<(u32, u32), u64>;
+
+/// Remembers which regions a transport instance was given, and what it may still write to.
 #[derive(Debug, Default)]
 pub(crate) struct Handoff {
     /// Generation of the transport, epochs of both stores, and the layouts, which decide the pools.
     registered: Option<((u64, u64, u64), Vec<LayerLayout>)>,
+    /// Of the registered regions.
+    items: ItemBytes,
+    /// Sequences that a transport did not confirm to leave alone, until its instance has ended.
+    lost: Vec<(Arc<AtomicBool>, SeqKv)>,
 }
 
 impl Handoff {
@@ -83,10 +99,11 @@ impl Handoff {
                 regions: regions.as_ptr(),
             };
             cell.register.call(&ctx, &args, 0)?;
+            self.items = regions.iter().map(|r| ((r.component, r.layer), r.item_bytes)).collect();
             self.registered = Some((key, layouts.to_vec()));
         }
         let (received, transfers) = to.receive(seq, layouts, tokens)?;
-        match move_all(cell, &ctx, &transfers, room) {
+        match move_all(cell, &ctx, &transfers, room, &self.items) {
             Ok(()) => {
                 if probe.is_on() {
                     let regions = from.regions(to, layouts);
@@ -102,11 +119,18 @@ impl Handoff {
             Err((error, quiet)) => {
                 match quiet {
                     true => to.close(received),
-                    // The transport may still write there, so nobody gets these pages again.
-                    false => drop(received),
+                    // The transport may still write there, so nobody gets these pages before it has ended.
+                    false => self.lost.push((cell.put.generation.instance.ended(), received)),
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Gives `to` back what transports could write to that have ended.
+    pub(crate) fn reclaim(&mut self, to: &mut KvStore) {
+        for (_, seq) in self.lost.extract_if(.., |(ended, _)| ended.load(Ordering::Acquire)) {
+            to.close(seq);
         }
     }
 }
@@ -118,6 +142,7 @@ fn move_all(
     ctx: &StepCtx,
     transfers: &[Transfer],
     room: u64,
+    items: &ItemBytes,
 ) -> Result<(), (HandoffError, bool)> {
     let mut open: Vec<(u64, &Transfer)> = Vec::with_capacity(transfers.len());
     let result = (|| {
@@ -143,7 +168,15 @@ fn move_all(
             let mut args = PollArgs { size, state: transfer::PENDING, ticket: *ticket, bytes: 0 };
             cell.poll.call(ctx, &mut args)?;
             match args.state {
-                transfer::DONE => drop(open.pop()),
+                transfer::DONE => {
+                    let expected =
+                        t.src.len() as u64 * items.get(&(t.component, t.layer)).copied().unwrap_or(0);
+                    let (component, layer, found) = (name(t), t.layer, args.bytes);
+                    open.pop();
+                    if found != expected {
+                        return Err(HandoffError::Short { component, layer, expected, found });
+                    }
+                }
                 transfer::FAILED => return Err(HandoffError::Failed { component: name(t), layer: t.layer }),
                 _ if start.elapsed() > DEADLINE => {
                     return Err(HandoffError::Timeout { component: name(t), layer: t.layer });
@@ -156,7 +189,7 @@ fn move_all(
     let mut quiet = true;
     for (ticket, _) in open {
         if let Err(error) = cell.cancel.call(ctx, ticket) {
-            tracing::error!(%error, "transport did not cancel a ticket; its pages are lost");
+            tracing::error!(%error, "transport did not cancel a ticket; its pages wait for the end of the instance");
             quiet = false;
         }
     }

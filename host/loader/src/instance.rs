@@ -7,6 +7,7 @@ use crate::services;
 use hotseam_abi::{InfoV1, OK, Text, capability, layout, phase, seam};
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A live instance. Dropping it calls the plugin's `destroy`; the code stays mapped.
 #[derive(Debug)]
@@ -15,6 +16,17 @@ pub struct Instance {
     info: InfoV1,
     options: Options,
     plugin: Arc<Plugin>,
+    ended: Arc<AtomicBool>,
+}
+
+/// Room behind a description, to see a plugin that takes the struct for a longer one.
+const BEHIND: [u64; 16] = [0xa5a5_a5a5_a5a5_a5a5; 16];
+
+/// A description and what is behind it.
+#[repr(C)]
+struct Described {
+    info: InfoV1,
+    behind: [u64; 16],
 }
 
 // SAFETY: the contract lets the host call an instance from any one thread at a time and destroy it on any thread.
@@ -55,12 +67,25 @@ impl Instance {
             dim,
             entry_bytes: 0,
         };
-        let mut instance = Self { this, info, options, plugin };
-        let code = (entry.info)(this, &raw mut instance.info);
+        let mut instance = Self { this, info, options, plugin, ended: Arc::default() };
+        let mut described = Described { info, behind: BEHIND };
+        // Of the whole, since the plugin may write behind the description.
+        let code = (entry.info)(this, (&raw mut described).cast());
         if code != OK {
             return Err(failed(&instance.plugin, "info", format!("{} (code {code})", error_text())));
         }
-        instance.info.dim = dim;
+        if described.behind != BEHIND || described.info.size != info.size {
+            let reason = format!(
+                "size: expected the {} bytes of this host's description, found {}",
+                info.size,
+                match described.behind == BEHIND {
+                    true => described.info.size.to_string(),
+                    false => "writes behind them".to_owned(),
+                }
+            );
+            return Err(failed(&instance.plugin, "info", reason));
+        }
+        instance.info = InfoV1 { dim, ..described.info };
         instance.check_info().map_err(|reason| failed(&instance.plugin, "info", reason))?;
         Ok(instance)
     }
@@ -118,6 +143,11 @@ impl Instance {
         &self.options
     }
 
+    /// Turns true once the instance has ended: from then on it writes nowhere any more.
+    pub fn ended(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.ended)
+    }
+
     /// The plugin it was made by.
     pub fn plugin(&self) -> &Arc<Plugin> {
         &self.plugin
@@ -136,5 +166,6 @@ fn entry_bytes(id: u32, dim: u32) -> u32 {
 impl Drop for Instance {
     fn drop(&mut self) {
         (self.plugin.entry().destroy)(self.this);
+        self.ended.store(true, Ordering::Release);
     }
 }

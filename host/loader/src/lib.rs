@@ -15,6 +15,7 @@
 //!   writable file is accepted, because build trees are often group writable. The same goes for its directory.
 //! * A sidecar ([`Sidecar`]) beside it must fit it, and must be there if the policy says so ([`Trust`]).
 
+mod cuda;
 mod elf;
 mod error;
 mod instance;
@@ -41,7 +42,7 @@ mod verify;
 pub use error::LoadError;
 pub use instance::Instance;
 pub use loader::{Description, Loader, LoaderConfig};
-pub use manifest::{Manifest, OptionKind, OptionSpec, Requires};
+pub use manifest::{Cuda, Manifest, OptionKind, OptionSpec, Requires};
 pub use plugin::{Entry, Plugin};
 pub use policy::{Policy, Trust};
 pub use probe::Probe;

@@ -22,22 +22,24 @@ const STUBS: &str = "stubs";
 
 /// Fails if one of `needed` is not there, or is only there as a stub.
 pub(crate) fn check(name: &str, needed: &[String]) -> Result<(), LoadError> {
-    if needed.is_empty() {
-        return Ok(());
-    }
+    needed.iter().try_for_each(|library| check_for(name, library, ""))
+}
+
+/// As [`check`] of one library; `what` goes behind its name in the message.
+pub(crate) fn check_for(name: &str, library: &str, what: &str) -> Result<(), LoadError> {
     let more = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let places: Vec<PathBuf> = std::env::split_paths(&more)
         .chain(PLACES.iter().map(PathBuf::from))
         .filter(|p| p.is_absolute())
         .collect();
-    needed.iter().try_for_each(|library| check_one(name, library, &places))
+    check_one(name, (library, what), &places)
 }
 
-fn check_one(name: &str, library: &str, places: &[PathBuf]) -> Result<(), LoadError> {
+fn check_one(name: &str, (library, what): (&str, &str), places: &[PathBuf]) -> Result<(), LoadError> {
     let error = |found: String, next: &str| {
         Err(LoadError::Library {
             name: name.to_owned(),
-            needed: library.to_owned(),
+            needed: format!("{library}{what}"),
             found,
             next: format!("{next} Variants that do not need it go on."),
         })
@@ -71,7 +73,7 @@ mod tests {
         std::fs::create_dir_all(&real).expect("made");
         std::fs::create_dir_all(&stubs).expect("made");
         let places = [stubs.clone(), real.clone()];
-        let check = || check_one("attention/x", "libcuda.so.1", &places);
+        let check = || check_one("attention/x", ("libcuda.so.1", ""), &places);
 
         let text = check().expect_err("absent").to_string();
         assert!(

@@ -1,14 +1,15 @@
 //! What a plugin needs of the machine.
 
 use crate::error::LoadError;
-use crate::libraries;
+use crate::{cuda, libraries};
 use crate::manifest::Requires;
 use std::path::Path;
 
 /// Fails if the machine lacks something of `requires`.
 pub(crate) fn check(name: &str, path: &Path, requires: &Requires) -> Result<(), LoadError> {
     check_cpu(name, path, &requires.cpu)?;
-    libraries::check(name, &requires.libs)
+    libraries::check(name, &requires.libs)?;
+    requires.cuda.as_ref().map_or(Ok(()), |needed| cuda::check(name, needed))
 }
 
 macro_rules! cpu_features {

@@ -1,5 +1,6 @@
 //! The manifest that every plugin carries: what it is, which options it has, what it needs.
 
+use crate::cuda;
 use crate::suggest::did_you_mean;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -64,6 +65,19 @@ pub struct Requires {
     /// Shared libraries that the plugin opens by itself (`libcuda.so.1`, ...); those that it is linked to are the
     /// dynamic linker's matter.
     pub libs: Vec<String>,
+    /// A CUDA driver and device; `None` if it needs none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cuda: Option<Cuda>,
+}
+
+/// What a plugin needs of CUDA.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Cuda {
+    /// Oldest version of CUDA that the driver must know, as `12.8`; `None` for any.
+    pub driver_min: Option<String>,
+    /// Compute capabilities that it has code for, as 90 for 9.0; empty for any.
+    pub sm: Vec<u32>,
 }
 
 impl OptionKind {
@@ -113,9 +127,10 @@ impl Manifest {
         let mut requires = Requires::default();
         if let Some(value) = top.fields.get("requires") {
             let object = Object::new("requires", value)?;
-            object.known(&["cpu", "libs"])?;
+            object.known(&["cpu", "libs", "cuda"])?;
             requires.cpu = object.strings("cpu")?;
             requires.libs = object.strings("libs")?;
+            requires.cuda = object.fields.get("cuda").map(parse_cuda).transpose()?;
         }
         let name = top.string("name")?;
         if crate::resolve::file_name(&name).is_none() {
@@ -133,6 +148,23 @@ impl Manifest {
             panic: top.optional_string("panic")?,
         })
     }
+}
+
+fn parse_cuda(value: &Value) -> Result<Cuda, String> {
+    let object = Object::new("requires.cuda", value)?;
+    object.known(&["driver_min", "sm"])?;
+    let driver_min = object.optional_string("driver_min")?;
+    if let Some(found) = driver_min.as_deref().filter(|text| cuda::version(text).is_none()) {
+        return Err(format!("requires.cuda.driver_min: expected a version such as `12.8`, found `{found}`"));
+    }
+    let wrong = |found: &Value| {
+        format!("requires.cuda.sm: expected a list of compute capabilities such as 90, found {found}")
+    };
+    let sm = match object.fields.get("sm") {
+        None => Vec::new(),
+        Some(list) => serde_json::from_value(list.clone()).map_err(|_| wrong(list))?,
+    };
+    Ok(Cuda { driver_min, sm })
 }
 
 fn parse_option(path: &str, value: &Value) -> Result<OptionSpec, String> {

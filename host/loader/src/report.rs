@@ -34,13 +34,15 @@ pub(crate) fn one_line(text: &str) -> String {
     }
 }
 
-/// As [`one_line`], but what is cut off is the beginning.
-pub(crate) fn end_line(text: &str) -> String {
+/// As [`one_line`], but what is cut out is the middle: a first message says what went wrong, the last how it ended.
+pub(crate) fn ends_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().rev().nth(LIMIT) {
-        Some((start, c)) => format!("...{}", &line[start + c.len_utf8()..]),
-        None => line,
+    let chars = line.chars().count();
+    if chars <= LIMIT {
+        return line;
     }
+    let (first, last) = (line.chars().take(LIMIT / 2), line.chars().skip(chars - LIMIT / 2));
+    format!("{}...{}", first.collect::<String>(), last.collect::<String>())
 }
 
 #[cfg(test)]
@@ -60,5 +62,14 @@ mod tests {
         let short = summary(&text);
         assert_eq!(short.chars().count(), LIMIT + 3);
         assert!(short.ends_with("..."));
+    }
+
+    #[test]
+    fn of_a_long_text_both_ends_stay() {
+        let text = format!("told to panic\n{}\naborting.", "é ".repeat(1000));
+        let short = ends_line(&text);
+        assert_eq!(short.chars().count(), LIMIT + 3);
+        assert!(short.starts_with("told to panic é") && short.ends_with("é aborting."), "{short}");
+        assert_eq!(ends_line("a\n b"), "a b");
     }
 }

@@ -286,6 +286,10 @@ fn probe_create_info() {
     assert_refused(create(&["LAYOUT=99"]), 303, &["layout", "kv-f32", "found 99"]);
     assert_refused(create(&["ENTRY_BYTES=0"]), 303, &["entry_bytes", "dimension 64"]);
     assert_refused(create(&["ENTRY_BYTES=255"]), 303, &["entry_bytes", "expected 256", "found 255"]);
+    assert_refused(create(&["ENTRY_BYTES=0x10000000"]), 303, &["entry_bytes", "found 268435456"]);
+    // A plugin that takes the description for a longer one, by what it says and by what it does.
+    assert_refused(create(&["INFO_SIZE=48"]), 303, &["info", "size: expected the 32 bytes", "found 48"]);
+    assert_refused(create(&["INFO_BEHIND=8"]), 303, &["size: expected the 32 bytes", "found writes behind them"]);
 }
 
 #[test]

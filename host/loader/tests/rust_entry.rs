@@ -1,5 +1,6 @@
 //! The abi_stable entry, with plugins that cargo builds as examples of this crate.
 
+use abi_stable::library::AbiHeader;
 use hotseam_abi::{ERR_PANIC, MhcPostArgs, StepCtx, phase};
 use hotseam_loader::{Entry, LoadError, Loader, Options, host_services, take_error};
 use std::path::{Path, PathBuf};
@@ -15,8 +16,19 @@ fn example(dir: &Path, name: &str) -> PathBuf {
 }
 
 fn open(name: &str) -> Result<Arc<hotseam_loader::Plugin>, LoadError> {
+    open_changed(name, |_| ())
+}
+
+/// Opens the example `name` after `change` has changed its bytes.
+fn open_changed(
+    name: &str,
+    change: impl FnOnce(&mut Vec<u8>),
+) -> Result<Arc<hotseam_loader::Plugin>, LoadError> {
     let dir = tempfile::tempdir().expect("a directory");
     let path = example(dir.path(), name);
+    let mut bytes = std::fs::read(&path).expect("read");
+    change(&mut bytes);
+    std::fs::write(&path, bytes).expect("written");
     Loader::new(vec![dir.path().to_owned()]).expect("a loader").open(path.to_str().expect("UTF-8"))
 }
 
@@ -92,4 +104,39 @@ fn another_root_module_is_refused_by_its_layout() {
     let whole = std::fs::read_to_string(report).expect("the whole report is there");
     assert!(whole.len() > text.len());
     std::fs::remove_file(report).expect("removed");
+}
+
+/// Changes every header of abi_stable in `bytes`: the plugin's own, and what its code may compare others with.
+fn change_headers(bytes: &mut [u8], change: impl Fn(&mut [u8])) {
+    let host = AbiHeader::VALUE;
+    let numbers = [host.abi_major, host.abi_minor].map(u32::to_ne_bytes);
+    let header = [&host.magic_string[..], &numbers.concat()].concat();
+    let places: Vec<usize> =
+        (0..bytes.len() - header.len()).filter(|at| bytes[*at..].starts_with(&header)).collect();
+    assert!(!places.is_empty(), "the plugin has a header");
+    places.into_iter().for_each(|at| change(&mut bytes[at..at + header.len()]));
+}
+
+#[test]
+fn another_abi_stable_is_refused_by_its_header() {
+    let host = AbiHeader::VALUE;
+    let versions = |found: &str| {
+        format!("rust_plugin.so: expected abi_stable {}.{}, found {found}. Rebuild", host.abi_major, host.abi_minor)
+    };
+    let minor = |header: &mut [u8]| header[36..].copy_from_slice(&(host.abi_minor - 1).to_ne_bytes());
+    let major = |header: &mut [u8]| header[32..36].copy_from_slice(&7u32.to_ne_bytes());
+    let magic = |header: &mut [u8]| header[..10].copy_from_slice(b"own stable");
+    let magics = "expected a header of `abi stable library for Rust`, found one of `own stable library for Rust`";
+    let older = versions(&format!("{}.{}", host.abi_major, host.abi_minor - 1));
+    let newer = versions(&format!("7.{}", host.abi_minor));
+    for (change, words) in
+        [(&minor as &dyn Fn(&mut [u8]), older.as_str()), (&major, &newer), (&magic, magics)]
+    {
+        let error = open_changed("rust_plugin", |bytes| change_headers(bytes, change)).expect_err("refused");
+        let text = error.to_string();
+        assert_eq!(error.code(), 203, "{text}");
+        assert!(text.starts_with("E-PLUG-203 ") && text.contains(words), "`{words}` is not in: {text}");
+    }
+    // Control: the same copy, unchanged.
+    open_changed("rust_plugin", |bytes| change_headers(bytes, |_| ())).expect("accepted");
 }

@@ -4,9 +4,12 @@ mod common;
 
 use common::{build, manifest, manifest_with, refused};
 use hotseam_loader::signature::SecretKey;
-use hotseam_loader::{Loader, LoaderConfig, Policy, Sidecar, Sidecars, Trust, sidecar_path, signature_path};
+use hotseam_loader::{
+    Cuda, Loader, LoaderConfig, Policy, Sidecar, Sidecars, Trust, sidecar_path, signature_path,
+};
+use sha2::{Digest, Sha256};
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -326,4 +329,72 @@ fn a_directory_that_turns_into_a_link_under_the_check_leads_nowhere() {
         accepted > 0 && refusals > 0,
         "the race was run: {accepted} accepted, {refusals} refused by place"
     );
+}
+
+#[test]
+fn a_directory_that_others_may_write_is_refused_under_every_policy() {
+    let (dir, path) = plugin();
+    let key = key(dir.path(), "key");
+    let text = write_sidecar(&path);
+    fs::write(signature_path(&path), key.sign(text.as_bytes())).expect("written");
+    let chmod = |mode| fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).expect("chmod");
+    let loader = |trust| loader(dir.path(), Policy::new(trust, vec![key.public()]));
+    for trust in Trust::ALL {
+        let (loader, strict) = (loader(trust), trust != Trust::Open);
+        for (mode, refuses) in [(0o755, false), (0o775, strict), (0o757, true), (0o777, true)] {
+            chmod(mode);
+            if !refuses {
+                loader.open(NAME).unwrap_or_else(|e| panic!("{} {mode:o}: {e}", trust.name()));
+                continue;
+            }
+            let error = refused(loader.open(NAME), 101);
+            let rule = match strict {
+                true => "its directory must not be writable by group or others (strict policy)",
+                false => "its directory must not be writable by others",
+            };
+            let words = format!("{rule}, found mode {mode:04o}. Run chmod ");
+            assert!(error.contains(&words), "`{words}` is not in: {error}");
+            assert!(error.contains(path.to_str().expect("UTF-8")), "{error}");
+        }
+        // What is served goes on; only what is opened is looked at.
+        chmod(0o755);
+        loader.open(NAME).expect("accepted again");
+    }
+}
+
+/// On a machine without CUDA the driver is missing, which is told with what it is needed for. With a driver the version is
+/// too old, whichever it is.
+#[test]
+fn a_plugin_that_needs_cuda_is_refused_before_its_code_runs() {
+    let (dir, path) = plugin();
+    let described = loader(dir.path(), open()).describe(NAME, Sidecars::Ignore).expect("described");
+    // Its constructor would end this test.
+    build(dir.path(), FILE, 0, &manifest(NAME), &["CONSTRUCTOR_DOES=die"]);
+    let bytes = fs::read(&path).expect("read");
+    let sha256 = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let mut mirror = described.mirror;
+    mirror.manifest.requires.cuda = Some(Cuda { driver_min: Some("99.8".to_owned()), sm: vec![90, 100] });
+    let text = Sidecar::new(FILE.to_owned(), bytes.len() as u64, sha256, mirror).text();
+    assert!(text.contains("  cuda:\n    driver_min: '99.8'\n    sm:\n    - 90\n    - 100\n"), "{text}");
+    fs::write(sidecar_path(&path), &text).expect("written");
+    let needed = "a driver for CUDA 99.8 or later and a device of sm_90, sm_100, ";
+    let error = loader(dir.path(), open()).open(NAME).expect_err("refused");
+    let words = match error.code() {
+        106 => [&format!("needs the library libcuda.so.1 of {needed}searched /"), "/usr/lib/x86_64-linux-gnu"],
+        105 => [&format!("needs {needed}found "), "Variants that do not need it go on."],
+        code => panic!("{code}: {error}"),
+    };
+    for words in words {
+        assert!(error.to_string().contains(words), "`{words}` is not in: {error}");
+    }
+
+    for (from, to, words) in [
+        ("'99.8'", "twelve", "requires.cuda.driver_min: expected a version such as `12.8`, found `twelve`"),
+        ("- 90", "- -90", "requires.cuda.sm"),
+        ("driver_min", "driver", "unknown field `driver`"),
+    ] {
+        fs::write(sidecar_path(&path), text.replace(from, to)).expect("written");
+        let error = refused(loader(dir.path(), open()).open(NAME), 104);
+        assert!(error.contains(words), "`{words}` is not in: {error}");
+    }
 }

@@ -56,6 +56,9 @@ impl Scheduler {
 
     /// Starts waiting requests, in order, while there is room.
     pub(super) fn admit(&mut self) {
+        if let Some(decode) = &mut self.decode {
+            self.handoff.reclaim(decode);
+        }
         while self.running.len() < self.config.max_seqs {
             let open = |ticket: &Ticket| !self.watch.drains(&ticket.request.assignment);
             let Some(next) = self.waiting.iter().position(open) else { return };

@@ -96,7 +96,7 @@ impl Probe {
             None => format!("did not end within {} s", self.timeout.as_secs_f64()),
             Some(status) => describe(status),
         };
-        let stderr = report::end_line(&without_frames(&stderr));
+        let stderr = report::ends_line(&without_frames(&stderr));
         let stderr = if stderr.is_empty() { "empty".to_owned() } else { format!("`{stderr}`") };
         Err(Failed::Crashed(format!("{what} in stage `{stage}`. stderr: {stderr}")))
     }
@@ -145,12 +145,13 @@ fn signal_name(signal: i32) -> String {
     format!("{name} ({signal})")
 }
 
-/// The text without the frames of backtraces, which a panic that cannot unwind always prints.
+/// The text without backtraces, which a panic that cannot unwind always prints, and without the advice to print them.
 fn without_frames(text: &str) -> String {
     let frame = |line: &str| {
         let line = line.trim_start();
         let numbered = line.split_once(": ").is_some_and(|(number, _)| number.parse::<u32>().is_ok());
-        numbered || line.starts_with("at ") || line.starts_with("stack backtrace:")
+        let head = ["at ", "stack backtrace:", "note: run with `RUST_BACKTRACE"];
+        numbered || head.iter().any(|head| line.starts_with(head))
     };
     text.lines().filter(|line| !frame(line)).map(|line| format!("{line}\n")).collect()
 }

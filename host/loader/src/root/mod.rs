@@ -77,10 +77,15 @@ pub(crate) fn from_library(source: Source<'_>, error: LibraryError) -> LoadError
     match error {
         LibraryError::InvalidAbiHeader(found) => {
             let host = AbiHeader::VALUE;
-            let what = format!(
-                "expected abi_stable {}.{}, found {}.{}",
-                host.abi_major, host.abi_minor, found.abi_major, found.abi_minor
-            );
+            let magic = |header: &AbiHeader| String::from_utf8_lossy(&header.magic_string).trim().to_owned();
+            let what = if found.magic_string == host.magic_string {
+                format!(
+                    "expected abi_stable {}.{}, found {}.{}",
+                    host.abi_major, host.abi_minor, found.abi_major, found.abi_minor
+                )
+            } else {
+                format!("expected a header of `{}`, found one of `{}`", magic(&host), magic(&found))
+            };
             LoadError::Header { name, path, what }
         }
         LibraryError::AbiInstability(errors) => {

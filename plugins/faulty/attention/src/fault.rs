@@ -52,7 +52,7 @@ pub(crate) enum Fault {
     /// `core` writes 16 words past its output, in decode steps only, where the host's buffer goes on. In the wild such a
     /// fault surfaced in another kernel than the one that caused it (<https://github.com/sgl-project/sglang/issues/34718>).
     PastEnd,
-    /// `core` panics.
+    /// The call of the option `call` panics.
     Panic,
     /// `core` fills its first row with NaN. On SM120 masked entries were read from slot 0 of uninitialised scratch, and
     /// NaN times a weight of 0 is NaN (<https://github.com/sgl-project/sglang/issues/39288>).

@@ -5,7 +5,7 @@ mod writes;
 
 use fault::Fault;
 use hotseam_cpu_kernels::{attention, compress};
-use hotseam_faulty_common::{LostUpdates, is_marked, mark, misplace};
+use hotseam_faulty_common::{LostUpdates, Panics, is_marked, mark, misplace};
 use hotseam_sdk::abi::{capability, layout};
 use hotseam_sdk::views::{Compress, Core, PoolMut, Rope, Store};
 use hotseam_sdk::{Attention, Ctx, Error, Host, Info, Plugin, Result};
@@ -19,10 +19,12 @@ const TILE: usize = 64;
 #[serde(deny_unknown_fields)]
 struct Options {
     fault: Fault,
+    call: String,
 }
 
 struct Faulty {
     fault: Fault,
+    panics: Panics,
     race: LostUpdates,
     slots: Mutex<Vec<i32>>,
     queries: Mutex<Vec<f32>>,
@@ -40,6 +42,7 @@ impl Plugin for Faulty {
     fn create(_host: Host, options: Options) -> Result<Self> {
         Ok(Self {
             fault: options.fault,
+            panics: Panics::new(options.fault == Fault::Panic, options.call),
             race: LostUpdates::default(),
             slots: Mutex::default(),
             queries: Mutex::default(),
@@ -47,6 +50,7 @@ impl Plugin for Faulty {
     }
 
     fn info(&self, dim: usize) -> Info {
+        self.panics.at("info");
         let capabilities = match self.fault {
             Fault::InverseRopeClaimed => capability::FUSES_INVERSE_ROPE,
             _ => 0,
@@ -57,6 +61,7 @@ impl Plugin for Faulty {
 
 impl Attention for Faulty {
     fn store(&self, ctx: &Ctx, mut a: Store<'_>) -> Result<()> {
+        self.panics.at("store");
         attention::store(ctx.host(), &mut a)?;
         match self.fault {
             Fault::MarksEntries => mark_all(&mut a.pool, a.out_slots),
@@ -67,6 +72,7 @@ impl Attention for Faulty {
     }
 
     fn compress(&self, ctx: &Ctx, a: Compress<'_>) -> Result<()> {
+        self.panics.at("compress");
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let mut a = a;
         match self.fault {
@@ -85,6 +91,7 @@ impl Attention for Faulty {
     }
 
     fn core(&self, ctx: &Ctx, a: Core<'_>) -> Result<()> {
+        self.panics.at("core");
         let mut queries = self.queries.lock().unwrap_or_else(PoisonError::into_inner);
         let mut a = a;
         let mut kept = Vec::new();
@@ -109,7 +116,6 @@ impl Attention for Faulty {
             Fault::ReadsMarks if sees_mark(&a) => a.scale *= 0.125,
             Fault::RisingIds if !ids_rise(&a) => (a.entries, a.ratio) = (None, 0),
             Fault::UnwrittenTail => kept.extend_from_slice(&a.out[writes::tail(&a)]),
-            Fault::Panic => panic!("planted panic of layer {}", ctx.layer()),
             Fault::Slow => std::thread::sleep(Duration::from_millis(20)),
             Fault::Hang => loop {
                 std::thread::park();
@@ -172,6 +178,9 @@ hotseam_sdk::export_plugin! {
         "values": ["half-scale", "sinks-dropped", "wrong-slot", "far-no-rope", "dropped-tail", "hca-masked", "rows-past-64",
             "race", "split-scale", "inverse-rope-claimed", "marks-entries", "reads-marks", "rising-ids", "neighbour-slot",
             "unwritten-tail", "past-end", "panic", "nan", "error", "slow", "hang"],
-        "help": "what is wrong"}}"#,
+        "help": "what is wrong"},
+        "call": {"type": "string", "default": "core",
+        "values": ["create", "info", "destroy", "store", "compress", "core"],
+        "help": "the call that panics, with the fault `panic`"}}"#,
     cpu: "[]"
 }

@@ -6,7 +6,7 @@ mod entries;
 mod ranked;
 
 use hotseam_cpu_kernels::{compress, indexer};
-use hotseam_faulty_common::{LostUpdates, misplace};
+use hotseam_faulty_common::{LostUpdates, Panics, misplace};
 use hotseam_sdk::abi::layout;
 use hotseam_sdk::views::{Compress, Rows, Select};
 use hotseam_sdk::{Ctx, Host, Indexer, Info, Plugin, Result, layouts};
@@ -46,6 +46,8 @@ enum Fault {
     /// `select` returns an entry that does not exist yet. A top-k kernel wrote the bits of NaN scores as indices
     /// (<https://github.com/vllm-project/vllm/issues/49896>).
     OutOfRange,
+    /// The call of the option `call` panics.
+    Panic,
 }
 
 #[derive(Debug, Clone, Copy, serde::Deserialize)]
@@ -60,11 +62,13 @@ enum Keys {
 #[serde(deny_unknown_fields)]
 struct Options {
     fault: Fault,
+    call: String,
     keys: Keys,
 }
 
 struct Faulty {
     fault: Fault,
+    panics: Panics,
     layout: u32,
     race: LostUpdates,
     slots: Mutex<Vec<i32>>,
@@ -80,11 +84,18 @@ impl Plugin for Faulty {
             Keys::Bf16 => layout::KEY_BF16,
             Keys::Fp8 => layout::KEY_FP8_HADAMARD,
         };
-        let race = LostUpdates::default();
-        Ok(Self { fault: options.fault, layout, race, slots: Mutex::default(), numbers: Mutex::default() })
+        Ok(Self {
+            fault: options.fault,
+            panics: Panics::new(options.fault == Fault::Panic, options.call),
+            layout,
+            race: LostUpdates::default(),
+            slots: Mutex::default(),
+            numbers: Mutex::default(),
+        })
     }
 
     fn info(&self, dim: usize) -> Info {
+        self.panics.at("info");
         Info {
             layout: self.layout,
             entry_bytes: layouts::entry_bytes(self.layout, dim).unwrap_or(0) as u32,
@@ -95,6 +106,7 @@ impl Plugin for Faulty {
 
 impl Indexer for Faulty {
     fn compress(&self, ctx: &Ctx, a: Compress<'_>) -> Result<()> {
+        self.panics.at("compress");
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let mut a = a;
         if self.fault == Fault::WrongSlot {
@@ -117,6 +129,7 @@ impl Indexer for Faulty {
     }
 
     fn select(&self, ctx: &Ctx, a: Select<'_>) -> Result<()> {
+        self.panics.at("select");
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut a = a;
         match self.fault {
@@ -163,7 +176,9 @@ hotseam_sdk::export_plugin! {
     name: "faulty/indexer", description: "the stock indexer with a planted fault",
     options: r#"{"fault": {"type": "string", "default": "one-page",
             "values": ["one-page", "wrong-slot", "wrong-scale", "rows-past-64", "race", "tie-order", "negated-keys",
-                "out-of-range"], "help": "what is wrong"},
+                "out-of-range", "panic"], "help": "what is wrong"},
+        "call": {"type": "string", "default": "select", "values": ["create", "info", "destroy", "compress", "select"],
+            "help": "the call that panics, with the fault `panic`"},
         "keys": {"type": "string", "default": "f32", "values": ["f32", "bf16", "fp8"], "help": "layout of the index keys"}}"#,
     cpu: "[]"
 }

@@ -2,10 +2,10 @@
 
 mod regions;
 
-use hotseam_faulty_common::LostUpdates;
+use hotseam_faulty_common::{LostUpdates, Panics};
 use hotseam_sdk::abi::{Region, component, transfer};
 use hotseam_sdk::views::Put;
-use hotseam_sdk::{Ctx, Error, Host, KvTransport, Plugin, Result};
+use hotseam_sdk::{Ctx, Error, Host, Info, KvTransport, Plugin, Result};
 use regions::Regions;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -34,16 +34,22 @@ enum Fault {
     /// Compressor states are reported as sent and are not. One transport had no branch for a state type, and only some
     /// ends of prompts looked wrong (<https://github.com/sgl-project/sglang/pull/24878>).
     StateDropped,
+    /// Everything is sent; `poll` reports half the bytes of a put as moved when it says that the put is done.
+    ShortCount,
+    /// The call of the option `call` panics. Nobody cancels unless something failed, so with `cancel` each `poll` fails.
+    Panic,
 }
 
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Options {
     fault: Fault,
+    call: String,
 }
 
 struct Faulty {
     fault: Fault,
+    panics: Panics,
     race: LostUpdates,
     state: Mutex<State>,
 }
@@ -80,17 +86,25 @@ impl Plugin for Faulty {
     type Options = Options;
 
     fn create(_host: Host, options: Options) -> Result<Self> {
-        Ok(Self { fault: options.fault, race: LostUpdates::default(), state: Mutex::default() })
+        let panics = Panics::new(options.fault == Fault::Panic, options.call);
+        Ok(Self { fault: options.fault, panics, race: LostUpdates::default(), state: Mutex::default() })
+    }
+
+    fn info(&self, _dim: usize) -> Info {
+        self.panics.at("info");
+        Info::PLAIN
     }
 }
 
 impl KvTransport for Faulty {
     fn register(&self, _ctx: &Ctx, regions: &[Region]) -> Result<()> {
+        self.panics.at("register");
         self.state().regions = Regions::new(regions);
         Ok(())
     }
 
     fn put(&self, _ctx: &Ctx, a: Put<'_>) -> Result<u64> {
+        self.panics.at("put");
         let mut state = self.state();
         let from = state.regions.get(a.component, a.layer)?;
         let bytes = regions::check(from, from, a.src_items, a.dst_items)?;
@@ -118,7 +132,9 @@ impl KvTransport for Faulty {
             }
             Fault::PageSize => regions::copy_with_half_stride(from, src, dst)?,
             Fault::StateDropped if stateful => {}
-            Fault::HalfValues | Fault::StateDropped => regions::copy(from, from, src, dst)?,
+            Fault::HalfValues | Fault::StateDropped | Fault::ShortCount | Fault::Panic => {
+                regions::copy(from, from, src, dst)?
+            }
         }
         state.last_ticket += 1;
         let ticket = state.last_ticket;
@@ -127,6 +143,10 @@ impl KvTransport for Faulty {
     }
 
     fn poll(&self, _ctx: &Ctx, ticket: u64) -> Result<(u32, u64)> {
+        self.panics.at("poll");
+        if self.panics.is("cancel") {
+            return Err(Error::internal(format!("planted error of ticket {ticket}")));
+        }
         let state = &mut *self.state();
         let unknown = || Error::argument(format!("ticket {ticket} is unknown or was reported"));
         let open = state.open.get_mut(&ticket).ok_or_else(unknown)?;
@@ -137,12 +157,13 @@ impl KvTransport for Faulty {
             let region = state.regions.get(late.component, late.layer)?;
             regions::copy(region, region, &late.src, &late.dst)?;
         }
-        let bytes = open.bytes;
+        let bytes = if self.fault == Fault::ShortCount { open.bytes / 2 } else { open.bytes };
         state.open.remove(&ticket);
         Ok((transfer::DONE, bytes))
     }
 
     fn cancel(&self, _ctx: &Ctx, ticket: u64) -> Result<()> {
+        self.panics.at("cancel");
         self.state().open.remove(&ticket);
         Ok(())
     }
@@ -152,7 +173,11 @@ hotseam_sdk::export_plugin! {
     seam: kv_transport, plugin: Faulty, ops: [register, put, poll, cancel],
     name: "faulty/kv_transport", description: "hand-off inside one process with a planted fault",
     options: r#"{"fault": {"type": "string", "default": "next-layer",
-        "values": ["next-layer", "half-values", "dropped-tail", "race", "late-reversed", "page-size", "state-dropped"],
-        "help": "what is wrong"}}"#,
+        "values": ["next-layer", "half-values", "dropped-tail", "race", "late-reversed", "page-size", "state-dropped",
+            "short-count", "panic"],
+        "help": "what is wrong"},
+        "call": {"type": "string", "default": "put",
+        "values": ["create", "info", "destroy", "register", "put", "poll", "cancel"],
+        "help": "the call that panics, with the fault `panic`"}}"#,
     cpu: "[]"
 }

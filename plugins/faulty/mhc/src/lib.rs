@@ -3,7 +3,7 @@
 //! Where `comb` is spoilt, its rows and columns sum to 1 before and after, so norms and activations look healthy.
 
 use hotseam_cpu_kernels::mhc;
-use hotseam_faulty_common::LostUpdates;
+use hotseam_faulty_common::{LostUpdates, Panics};
 use hotseam_sdk::abi::capability;
 use hotseam_sdk::views::{MhcHead, MhcPost, MhcPre};
 use hotseam_sdk::{Ctx, Host, Info, Mhc, Plugin, Result};
@@ -36,16 +36,20 @@ enum Fault {
     /// Says that `pre` applies the norm that follows, and does not: its output equals the stock one bit for bit, and nobody
     /// applies the norm. In the wild a flag of the same kind came with another prenorm path for many rows.
     NormClaimed,
+    /// The call of the option `call` panics.
+    Panic,
 }
 
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Options {
     fault: Fault,
+    call: String,
 }
 
 struct Faulty {
     fault: Fault,
+    panics: Panics,
     race: LostUpdates,
     before: Mutex<Vec<f32>>,
 }
@@ -71,10 +75,12 @@ impl Plugin for Faulty {
     type Options = Options;
 
     fn create(_host: Host, options: Options) -> Result<Self> {
-        Ok(Self { fault: options.fault, race: LostUpdates::default(), before: Mutex::default() })
+        let panics = Panics::new(options.fault == Fault::Panic, options.call);
+        Ok(Self { fault: options.fault, panics, race: LostUpdates::default(), before: Mutex::default() })
     }
 
     fn info(&self, _dim: usize) -> Info {
+        self.panics.at("info");
         let capabilities = if self.fault == Fault::NormClaimed { capability::NORM_FUSED } else { 0 };
         Info { capabilities, ..Info::PLAIN }
     }
@@ -82,6 +88,7 @@ impl Plugin for Faulty {
 
 impl Mhc for Faulty {
     fn pre(&self, ctx: &Ctx, mut a: MhcPre<'_>) -> Result<()> {
+        self.panics.at("pre");
         mhc::pre(ctx.host(), &mut a)?;
         a.comb.chunks_exact_mut(a.hc * a.hc).for_each(|comb| self.fault.apply(comb, a.hc));
         if self.fault == Fault::PostHalved {
@@ -91,6 +98,7 @@ impl Mhc for Faulty {
     }
 
     fn post(&self, ctx: &Ctx, mut a: MhcPost<'_>) -> Result<()> {
+        self.panics.at("post");
         let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
         before.clear();
         before.extend_from_slice(a.streams);
@@ -121,6 +129,7 @@ impl Mhc for Faulty {
     }
 
     fn head(&self, ctx: &Ctx, mut a: MhcHead<'_>) -> Result<()> {
+        self.panics.at("head");
         mhc::head(ctx.host(), &mut a)
     }
 }
@@ -145,8 +154,10 @@ hotseam_sdk::export_plugin! {
     name: "faulty/mhc", description: "stock hyper-connections with a planted fault",
     options: r#"{"fault": {"type": "string", "default": "comb-roll",
         "values": ["comb-roll", "comb-transposed", "post-halved", "dropped-tail", "rows-past-64", "race", "reverse-sum",
-            "norm-claimed"],
-        "help": "what is wrong"}}"#,
+            "norm-claimed", "panic"],
+        "help": "what is wrong"},
+        "call": {"type": "string", "default": "post", "values": ["create", "info", "destroy", "pre", "post", "head"],
+        "help": "the call that panics, with the fault `panic`"}}"#,
     cpu: "[]"
 }
 

@@ -1,7 +1,7 @@
 //! Planted faults of the mixture-of-experts seam: the stock one with one thing wrong, chosen by the option `fault`.
 
 use hotseam_cpu_kernels::moe;
-use hotseam_faulty_common::LostUpdates;
+use hotseam_faulty_common::{LostUpdates, Panics};
 use hotseam_sdk::abi::capability;
 use hotseam_sdk::views::{Experts, Route};
 use hotseam_sdk::{Ctx, Host, Info, Moe, Plugin, Result};
@@ -45,16 +45,20 @@ enum Fault {
     /// `experts` halves its input in place when it is done, which harms the shared expert that reads it next. Temporaries
     /// in a shared pool aliased another kernel's buffers (<https://github.com/sgl-project/sglang/issues/33800>).
     ClobberedInput,
+    /// The call of the option `call` panics.
+    Panic,
 }
 
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Options {
     fault: Fault,
+    call: String,
 }
 
 struct Faulty {
     fault: Fault,
+    panics: Panics,
     race: LostUpdates,
     weights: Mutex<Vec<f32>>,
 }
@@ -76,10 +80,12 @@ impl Plugin for Faulty {
     type Options = Options;
 
     fn create(_host: Host, options: Options) -> Result<Self> {
-        Ok(Self { fault: options.fault, race: LostUpdates::default(), weights: Mutex::default() })
+        let panics = Panics::new(options.fault == Fault::Panic, options.call);
+        Ok(Self { fault: options.fault, panics, race: LostUpdates::default(), weights: Mutex::default() })
     }
 
     fn info(&self, _dim: usize) -> Info {
+        self.panics.at("info");
         let capabilities = match self.fault {
             Fault::ScaleClaimed => capability::ROUTE_SCALES_HASH | capability::ROUTE_SCALES_TOPK,
             _ => 0,
@@ -90,12 +96,14 @@ impl Plugin for Faulty {
 
 impl Moe for Faulty {
     fn route(&self, ctx: &Ctx, mut a: Route<'_>) -> Result<()> {
+        self.panics.at("route");
         moe::route(ctx.host(), &mut a)?;
         self.fault.apply(a.ids, a.weights, a.gate.n, a.routed_scale);
         Ok(())
     }
 
     fn experts(&self, ctx: &Ctx, a: Experts<'_>) -> Result<()> {
+        self.panics.at("experts");
         let mut weights = self.weights.lock().unwrap_or_else(PoisonError::into_inner);
         let mut a = a;
         match self.fault {
@@ -143,8 +151,10 @@ hotseam_sdk::export_plugin! {
     name: "faulty/moe", description: "stock mixture of experts with a planted fault",
     options: r#"{"fault": {"type": "string", "default": "id-off-by-one",
         "values": ["id-off-by-one", "scale-twice", "scale-skipped", "dropped-tail", "rows-past-64", "race",
-            "folded-scale", "scale-claimed", "clobbered-input"],
-        "help": "what is wrong"}}"#,
+            "folded-scale", "scale-claimed", "clobbered-input", "panic"],
+        "help": "what is wrong"},
+        "call": {"type": "string", "default": "experts", "values": ["create", "info", "destroy", "route", "experts"],
+        "help": "the call that panics, with the fault `panic`"}}"#,
     cpu: "[]"
 }
 

@@ -1,6 +1,6 @@
 //! `hotseam slots save` and `hotseam slots load`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
@@ -75,11 +75,10 @@ fn hashes<'a>(
 ) -> Result<BTreeMap<String, String>, Failure> {
     let mut hashes = BTreeMap::new();
     for variant in rules.filter_map(Rule::variant) {
-        let name = variant.to_string();
-        if !hashes.contains_key(&name) {
+        if let Entry::Vacant(unasked) = hashes.entry(variant.to_string()) {
             let request = VariantRequest { variant: variant.clone() };
             let view: VariantView = ask(door, Method::POST, "/variant", body(&request)?)?;
-            hashes.insert(name, view.hash);
+            unasked.insert(view.hash);
         }
     }
     Ok(hashes)
