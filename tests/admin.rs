@@ -172,6 +172,7 @@ fn names_and_paths_stay_inside_their_directories() {
         assert_eq!(server.admin("DELETE", &format!("/assignments/{name}"), "").status, 404, "{name}");
     }
     assert_eq!(code(&server.admin("DELETE", "/assignments/live", "")), "assignment_in_use");
+    written(&server, |line| line["action"] == "remove" && line["code"] == "assignment_in_use");
 
     // A sound plugin outside the plugin directories, and ways to name it.
     let outside = tempfile::tempdir().unwrap();
@@ -198,7 +199,10 @@ fn names_and_paths_stay_inside_their_directories() {
     }
     assert_eq!(server.admin("GET", "/slots", "").json()["assignments"], before);
     // What was tried is on record.
-    let line = written(&server, |line| line["stage"] == "refused" && line["code"] == "E-PLUG-101");
+    let refused =
+        |action: &str| written(&server, |line| line["action"] == action && line["code"] == "E-PLUG-101");
+    assert!(refused("load")["variant"].is_string());
+    let line = refused("swap");
     assert!(line["who"].as_str().unwrap().starts_with("uid "), "{line}");
     assert_eq!(line["assignment"], "live");
 }
@@ -224,7 +228,11 @@ fn a_swap_is_planned_told_written_down_and_taken_back() {
         status == 1 && err.contains("E-PLUG-402") && out.contains("index key layout of layers 2"),
         "{out}{err}"
     );
-    assert_eq!((digest(&server, "live"), audit(&server).len()), (before.clone(), 0));
+    assert_eq!(digest(&server, "live"), before);
+    // Code was loaded for it, which is written down.
+    let planned = written(&server, |line| line["action"] == "plan" && line["stage"] == "done");
+    assert_eq!(planned["hashes"].as_array().unwrap().len(), 1, "{planned}");
+    assert_eq!(audit(&server).len(), 4);
 
     // Every stage is told to whoever listens.
     let mut stream = UnixStream::connect(&server.admin).unwrap();
@@ -277,7 +285,7 @@ fn a_swap_is_planned_told_written_down_and_taken_back() {
     let end = written(&server, |line| line["stage"] == "rolled_back");
     assert_eq!(end["hashes"], json!([hash]));
     let lines = audit(&server);
-    let asked = &lines[0];
+    let asked = lines.iter().find(|line| line["action"] == "swap").unwrap();
     assert_eq!((&asked["action"], &asked["stage"]), (&json!("swap"), &json!("asked")));
     assert!(asked["change"].as_str().unwrap().contains(MMA), "{asked}");
     for line in lines {
@@ -343,6 +351,34 @@ fn slots_are_saved_and_brought_back() {
 }
 
 #[test]
+fn a_changed_layout_has_a_way_back() {
+    let server = Server::start(&[]);
+    let before = digest(&server, "live");
+    let narrow = || {
+        let args = ["swap", "indexer", "indexer/cpu-stock{keys: bf16}", "--kv", "recompute", "--wait"];
+        let (status, out, err) = server.command(&[&args[..], &["--probation", "0"]].concat());
+        assert!(status == 0 && out.contains("in force from step 2 on"), "{out}{err}");
+    };
+    // Both ways back say what a plan would come to, and go with a policy.
+    for back in ["rollback", "reload"] {
+        narrow();
+        let changed = digest(&server, "live");
+        assert_ne!(changed, before);
+        for args in [vec![back], vec![back, "--dry-run"]] {
+            let (status, out, err) = server.command(&args);
+            assert!(status == 1 && format!("{out}{err}").contains("E-PLUG-402"), "{args:?} {out}{err}");
+            assert_eq!(digest(&server, "live"), changed);
+        }
+        let (status, _, err) = server.command(&[back, "--dry-run", "--kv", "drain"]);
+        assert_eq!((status, err.as_str()), (0, ""));
+        let (status, out, err) = server.command(&[back, "--kv", "recompute"]);
+        assert!(status == 0 && err.contains("in force, 12 cells changed"), "{out}{err}");
+        assert_eq!(digest(&server, "live"), before);
+        written(&server, |line| line["stage"] == "kept" && line["swap"].as_u64() > Some(2));
+    }
+}
+
+#[test]
 fn a_reload_swaps_in_what_the_file_says_now() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("server.yaml");
@@ -381,6 +417,12 @@ fn a_reload_swaps_in_what_the_file_says_now() {
     let after = digest(&server, "live");
     assert_ne!(after, before);
     assert_eq!((digest(&server, "new"), digest(&server, "old")), (after.clone(), "none".to_owned()));
+
+    // Each change stands in the log, with the code that came in.
+    let defined = written(&server, |line| line["action"] == "define" && line["stage"] == "done");
+    assert!(defined["assignment"] == "new" && !defined["hashes"].as_array().unwrap().is_empty(), "{defined}");
+    let removed = written(&server, |line| line["action"] == "remove" && line["stage"] == "done");
+    assert_eq!(removed["assignment"], "old");
 
     // A file with a mistake changes nothing and names its place.
     for (broken, part) in [

@@ -69,6 +69,27 @@ fn the_schema_is_the_published_one() {
     assert_eq!(out, std::fs::read_to_string(root().join("configs/schema/config.schema.json")).unwrap());
 }
 
+/// Directories, keys and policy are looked at by the loader, which knows no file.
+#[test]
+fn what_the_loader_refuses_has_a_place() {
+    let state = tempfile::tempdir().unwrap();
+    let file = state.path().join("server.yaml");
+    let text = std::fs::read_to_string(root().join("configs/quickstart.yaml")).unwrap();
+    let text = text.replace("../assets", root().join("assets").to_str().unwrap());
+    let before = "plugins: { dirs: [] }";
+    let line = 1 + text.lines().position(|line| line.starts_with(before)).unwrap();
+    for (section, column, part) in [
+        ("plugins: { dirs: [/none] }", 18, "E-PLUG-110 plugins.dirs: cannot read the directory /none"),
+        ("plugins: { keys: [/none] }", 19, "/none: No such file"),
+        ("plugins: { state_dir: /proc/none }", 23, "E-PLUG-110 plugins.state_dir: cannot make /proc/none"),
+        ("plugins: { policy: signed }", 20, "E-PLUG-103 plugins.policy: plugins.keys: no key is trusted"),
+    ] {
+        std::fs::write(&file, text.replace(before, section)).unwrap();
+        let (code, _, err) = run(&mut config(&state, &["validate", "-c", file.to_str().unwrap()]));
+        assert!(code == 2 && err.contains(&format!("server.yaml:{line}:{column}: {part}")), "{code} {err}");
+    }
+}
+
 #[test]
 fn broken_files_are_refused_with_place_and_next_step() {
     let state = tempfile::tempdir().unwrap();

@@ -91,6 +91,7 @@ const FAULTS: &[(&str, &str, &str, Flag)] = &[
     ("faulty/indexer", "rows-past-64", "indexer.select", Flag::Fails),
     ("faulty/indexer", "race", "indexer.compress", Flag::Differs),
     ("faulty/indexer", "out-of-range", "indexer.select", Flag::Fails),
+    ("faulty/indexer", "panic", "indexer.select", Flag::Fails),
     ("faulty/moe", "id-off-by-one", "moe.route", Flag::Fails),
     ("faulty/moe", "scale-twice", "moe.route", Flag::Measured),
     ("faulty/moe", "scale-skipped", "moe.experts", Flag::Measured),
@@ -99,6 +100,7 @@ const FAULTS: &[(&str, &str, &str, Flag)] = &[
     ("faulty/moe", "race", "moe.experts", Flag::Differs),
     ("faulty/moe", "scale-claimed", "moe.route", Flag::Measured),
     ("faulty/moe", "clobbered-input", "moe.experts", Flag::Fails),
+    ("faulty/moe", "panic", "moe.experts", Flag::Fails),
     ("faulty/mhc", "comb-roll", "mhc.pre", Flag::Measured),
     ("faulty/mhc", "comb-transposed", "mhc.pre", Flag::Measured),
     ("faulty/mhc", "post-halved", "mhc.pre", Flag::Measured),
@@ -106,12 +108,15 @@ const FAULTS: &[(&str, &str, &str, Flag)] = &[
     ("faulty/mhc", "rows-past-64", "mhc.post", Flag::Measured),
     ("faulty/mhc", "race", "mhc.post", Flag::Differs),
     ("faulty/mhc", "norm-claimed", "mhc.pre", Flag::Measured),
+    ("faulty/mhc", "panic", "mhc.post", Flag::Fails),
     ("faulty/kv_transport", "next-layer", "kv_transport", Flag::Fails),
     ("faulty/kv_transport", "half-values", "kv_transport", Flag::Fails),
     ("faulty/kv_transport", "dropped-tail", "kv_transport", Flag::Fails),
     ("faulty/kv_transport", "race", "kv_transport", Flag::Fails),
     ("faulty/kv_transport", "page-size", "kv_transport", Flag::Fails),
     ("faulty/kv_transport", "state-dropped", "kv_transport", Flag::Fails),
+    ("faulty/kv_transport", "short-count", "kv_transport", Flag::Fails),
+    ("faulty/kv_transport", "panic", "kv_transport", Flag::Fails),
 ];
 
 /// Planted variants that are within the contract: no fault at all, or wrong beside another variant only.

@@ -41,7 +41,6 @@ const FAULTS: &[(&[(&str, &str)], Seen)] = &[
     (&[("moe", "faulty/moe{fault: scale-twice}")], Kl),
     (&[("mhc", "faulty/mhc{fault: comb-transposed}")], Kl),
     (&[("attention", "faulty/attention{fault: dropped-tail}")], KlAtLeast),
-    (&[("attention", "faulty/attention{fault: hca-masked}")], Kl),
     (&[("attention", "faulty/attention{fault: rows-past-64}")], KlAtLeast),
     (&[("attention", "faulty/attention{fault: race}")], KlAtLeast),
     (&[("attention", "faulty/attention{fault: inverse-rope-claimed}")], KlAtLeast),

@@ -15,7 +15,25 @@ fn faulty(dir: &Path, example: &str) -> PathBuf {
     copy
 }
 
+/// Example, code and words of its refusal.
 const FAULTS: &[(&str, u16, &str)] = &[
+    ("header", 203, "expected abi_stable 0.11, found 0.10"),
+    ("layout", 204, "layout differs: mismatched type, expected PluginModVal, found OtherModVal"),
+    ("later", 205, "no version of the entry fits: tried 1, found hotseam_plugin_v2"),
+    ("entry_size", 205, "the entry of version 1 is too short: expected "),
+    ("contract", 207, "contract differs: expected 1, found 2 in "),
+    ("manifest_length", 301, " in stage `manifest`. stderr: `"),
+    ("probe_panic", 302, "cannot run on this machine: panicked: told to panic in probe (code 1)"),
+    (
+        "info_size",
+        303,
+        "info failed: size: expected the 32 bytes of this host's description, found writes behind them",
+    ),
+    (
+        "entry_bytes",
+        303,
+        "info failed: entry_bytes: expected 2048 for an entry of this layout and dimension 512, found 1024",
+    ),
     ("constructor_panic", 301, "told to panic in a constructor"),
     ("create_panic", 301, "was killed by SIGABRT (6) in stage `create`. stderr: `"),
     ("probe_abort", 301, "was killed by SIGABRT (6) in stage `probe`. stderr: `told to abort`"),
@@ -39,7 +57,9 @@ fn every_one_is_refused_with_its_code_and_the_server_serves_on() {
     let want = answer();
     for (example, code, words) in FAULTS {
         let path = faulty(dir.path(), example);
-        let swap = ["swap", "mhc.post@decode", path.to_str().expect("UTF-8")];
+        // Of the two seams that they serve.
+        let select = if *example == "entry_bytes" { "attention.core@decode" } else { "mhc.post@decode" };
+        let swap = ["swap", select, path.to_str().expect("UTF-8")];
         let (exit, out, err) = server.command(&swap);
         assert_ne!(exit, 0, "{example}: {out}{err}");
         let said = format!("{out}{err}");

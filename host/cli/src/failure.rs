@@ -20,7 +20,8 @@ impl Failure {
         Self { code: USAGE, error: error.into() }
     }
 
-    /// The error and its causes, each said once.
+    /// The error and its causes, each said once. What would steer a terminal, such as a name out of somebody's file, is
+    /// escaped.
     pub(crate) fn chain(&self) -> String {
         let mut text = String::new();
         for cause in self.error.chain().map(ToString::to_string) {
@@ -28,7 +29,14 @@ impl Failure {
                 text = if text.is_empty() { cause } else { format!("{text}: {cause}") };
             }
         }
-        text
+        let mut safe = String::new();
+        for c in text.chars() {
+            match c.is_control() && c != '\n' && c != '\t' {
+                true => safe.extend(c.escape_default()),
+                false => safe.push(c),
+            }
+        }
+        safe
     }
 }
 
@@ -63,5 +71,11 @@ mod tests {
         let error: Result<(), io::Error> = Err(inner);
         let failure = Failure::from(error.context("model /x: no such file").unwrap_err());
         assert_eq!(failure.chain(), "model /x: no such file");
+    }
+
+    #[test]
+    fn errors_do_not_steer_the_terminal() {
+        let failure = Failure::from(anyhow::anyhow!("a.yaml:1:2: `x\u{1b}[31m`\n\t1 |\r"));
+        assert_eq!(failure.chain(), "a.yaml:1:2: `x\\u{1b}[31m`\n\t1 |\\r");
     }
 }

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::assignments::valid_assignment_name;
-use crate::schema::address;
+use crate::assignments::{NAME_PATTERN, valid_assignment_name};
+use crate::schema::{ADDRESS_PATTERN, address};
 
 /// A listener of the admin endpoints beside the unix socket. Whoever can load plugins runs code as this user, so it
 /// listens on the loopback only, and every request carries one of the tokens.
@@ -18,11 +18,12 @@ use crate::schema::address;
 pub struct AdminTcpSection {
     /// Address on the loopback. Port 0 takes a free one.
     #[serde(deserialize_with = "loopback")]
+    #[schemars(extend("pattern" = ADDRESS_PATTERN))]
     pub listen: SocketAddr,
     /// Token files by the name that the audit log gives their users. A file holds one token, is this user's, and nobody
     /// else can read it.
     #[serde(deserialize_with = "tokens")]
-    #[schemars(extend("minProperties" = 1))]
+    #[schemars(extend("minProperties" = 1, "propertyNames" = { "pattern": NAME_PATTERN }))]
     pub tokens: BTreeMap<String, PathBuf>,
 }
 

@@ -9,7 +9,7 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::document::{Fault, FieldPath, Step};
+use crate::document::{Fault, FieldPath, Step, quoted};
 use crate::names;
 
 /// The assignment that a request gets when it names none.
@@ -136,7 +136,7 @@ impl Serialize for Assignment {
 /// All assignments of a configuration, by name. Once they are loaded, every chain of `extends` ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-#[schemars(extend("required" = [DEFAULT_ASSIGNMENT]))]
+#[schemars(extend("required" = [DEFAULT_ASSIGNMENT], "propertyNames" = { "pattern": NAME_PATTERN }))]
 pub struct Assignments(BTreeMap<String, Assignment>);
 
 impl Assignments {
@@ -166,6 +166,7 @@ impl Assignments {
             Some(parent) => (self.places(parent)?, ".rules"),
             None => (Vec::new(), ""),
         };
+        let name = quoted(name);
         places.extend((0..assignment.rules.len()).map(|index| format!("assignments.{name}{list}[{index}]")));
         Some(places)
     }
@@ -222,6 +223,9 @@ impl Assignments {
         None
     }
 }
+
+/// What [`valid_assignment_name`] accepts, for the schema.
+pub(crate) const NAME_PATTERN: &str = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$";
 
 /// True for 1 to 64 ASCII letters, digits, `-`, `_` or `.`: names that are safe in a URL and a file name.
 pub fn valid_assignment_name(name: &str) -> bool {

@@ -4,6 +4,7 @@
 //! no position. The position is found by walking the text once more along that path ([`Walk`]): only on
 //! failure, so its cost does not matter.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 
@@ -25,7 +26,7 @@ pub(crate) enum Step {
     Index(usize),
 }
 
-/// A field path that displays as `a.b[0].c`.
+/// A field path that displays as `a.b[0].c`; `crate::overrides::parse_path` reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct FieldPath(pub(crate) Vec<Step>);
 
@@ -33,12 +34,20 @@ impl fmt::Display for FieldPath {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (position, step) in self.0.iter().enumerate() {
             match step {
-                Step::Key(key) if position == 0 => write!(out, "{key}")?,
-                Step::Key(key) => write!(out, ".{key}")?,
+                Step::Key(key) if position == 0 => write!(out, "{}", quoted(key))?,
+                Step::Key(key) => write!(out, ".{}", quoted(key))?,
                 Step::Index(index) => write!(out, "[{index}]")?,
             }
         }
         Ok(())
+    }
+}
+
+/// A name as it stands in a field path: in quotes if it has what separates steps.
+pub fn quoted(name: &str) -> Cow<'_, str> {
+    match name.contains(['.', '[']) {
+        true => format!("\"{name}\"").into(),
+        false => name.into(),
     }
 }
 
@@ -125,7 +134,7 @@ pub(crate) fn typed(value: &Value) -> Result<Config, Fault> {
             message = rest.to_owned();
         }
         let at_key = message.starts_with("unknown field");
-        let (message, hint) = crate::names::explain(message);
+        let (message, hint) = crate::names::explain(&message);
         Fault { path: FieldPath(path), message, hint, at_key }
     })
 }

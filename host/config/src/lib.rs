@@ -26,8 +26,10 @@ use origin::Origin;
 
 pub use admin::AdminTcpSection;
 pub use assignments::{Assignment, Assignments, DEFAULT_ASSIGNMENT, RuleText, valid_assignment_name};
+pub use document::quoted;
 pub use error::{ConfigError, InvalidValue, Place};
 pub use json_schema::json_schema;
+pub use names::cut_quotations;
 pub use oracle::{
     CommandOracle, ExactOracle, ExactPrompt, KlOracle, NeedleOracle, NeedleTask, NoiseKind, Oracle,
     OracleKind, PerplexityOracle, RepeatOracle,
@@ -49,10 +51,12 @@ pub use target::{Endpoint, EndpointPlace, TargetSection};
 pub fn load(path: &Path, overrides: &[String]) -> Result<Config, ConfigError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    // The parser takes a byte order mark for the end of a document.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let file =
         std::path::absolute(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     let directory = file.parent().unwrap_or(Path::new("/"));
-    parse(&text, &path.display().to_string(), directory, overrides)
+    parse(text, &path.display().to_string(), directory, overrides)
 }
 
 /// As [`load`], for a text already in memory. `name` stands for the file in messages, `directory` is what

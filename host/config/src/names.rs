@@ -20,6 +20,21 @@ pub(crate) fn hint(name: &str, known: &[&str]) -> String {
     }
 }
 
+/// `message` with long quotations cut: a file that was named by mistake is not to be told whole.
+pub fn cut_quotations(message: &str) -> String {
+    /// Characters of a quotation, at most.
+    const MOST: usize = 60;
+    let mut text = String::new();
+    for (index, piece) in message.split_inclusive(['"', '`']).enumerate() {
+        // Every second piece is a quotation, its closing mark included.
+        match index % 2 == 1 && piece.chars().count() > MOST + 1 {
+            true => text.extend(piece.chars().take(MOST).chain("...".chars()).chain(piece.chars().last())),
+            false => text += piece,
+        }
+    }
+    text
+}
+
 /// Rust's names of numbers in words.
 fn plain(message: String) -> String {
     ["usize", "u64", "u32", "u16"].iter().fold(message, |text, name| {
@@ -32,7 +47,8 @@ fn plain(message: String) -> String {
 
 /// Splits serde's "unknown field `x`, expected one of `a`, `b`" into the complaint and a hint; other messages
 /// stay as they are.
-pub(crate) fn explain(message: String) -> (String, Option<String>) {
+pub(crate) fn explain(message: &str) -> (String, Option<String>) {
+    let message = cut_quotations(message);
     if !message.starts_with("unknown field") && !message.starts_with("unknown variant") {
         return (plain(message), None);
     }

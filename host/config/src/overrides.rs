@@ -99,28 +99,38 @@ fn invalid(argument: &str, path: String, message: String, hint: Option<String>) 
     ConfigError::Invalid(Box::new(InvalidValue { place, path, message, hint }))
 }
 
-/// `a.b[0].c` to steps.
+/// `a.b[0].c` to steps; a name with dots stands in quotes, as in `assignments."v1.2"[0]`.
 pub(crate) fn parse_path(text: &str) -> Result<FieldPath, String> {
     let mut steps = Vec::new();
-    for part in text.split('.') {
-        let (key, mut indexes) = part.split_at(part.find('[').unwrap_or(part.len()));
+    let mut rest = text;
+    loop {
+        let (key, mut after) = match rest.strip_prefix('"') {
+            Some(quoted) => quoted
+                .split_once('"')
+                .ok_or_else(|| format!("in the field path `{text}`, a quote is not closed"))?,
+            None => rest.split_at(rest.find(['.', '[']).unwrap_or(rest.len())),
+        };
         if key.is_empty() {
             return Err(format!("the field path `{text}` has an empty name"));
         }
         steps.push(Step::Key(key.to_owned()));
-        while !indexes.is_empty() {
-            let (index, rest) = indexes
+        while !after.is_empty() && !after.starts_with('.') {
+            let (index, more) = after
                 .strip_prefix('[')
-                .and_then(|rest| rest.split_once(']'))
-                .and_then(|(digits, rest)| Some((digits.parse().ok()?, rest)))
+                .and_then(|after| after.split_once(']'))
+                .and_then(|(digits, more)| Some((digits.parse().ok()?, more)))
                 .ok_or_else(|| {
-                    format!("in the field path `{text}`, `{indexes}` is not an index such as [0]")
+                    let wrong = after.split('.').next().unwrap_or(after);
+                    format!("in the field path `{text}`, `{wrong}` is not an index such as [0]")
                 })?;
             steps.push(Step::Index(index));
-            indexes = rest;
+            after = more;
+        }
+        match after.strip_prefix('.') {
+            Some(more) => rest = more,
+            None => return Ok(FieldPath(steps)),
         }
     }
-    Ok(FieldPath(steps))
 }
 
 fn kind(value: &Value) -> &'static str {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::admin::AdminTcpSection;
 use crate::assignments::Assignments;
-use crate::document::{Fault, FieldPath, Step};
+use crate::document::{Fault, FieldPath, Step, quoted};
 use crate::error::ConfigError;
 use crate::names;
 use crate::oracle::{NoiseKind, Oracle, OracleKind};
@@ -58,6 +58,7 @@ pub struct ModelSection {
 pub struct ServerSection {
     /// Address of the public listener. Port 0 takes a free one.
     #[serde(deserialize_with = "address")]
+    #[schemars(extend("pattern" = ADDRESS_PATTERN))]
     pub listen: SocketAddr,
     /// Unix socket of the admin endpoints; `null` lets the server choose one from the port.
     pub admin: Option<PathBuf>,
@@ -268,7 +269,7 @@ impl Config {
             join("server.audit", audit);
         }
         for (name, file) in self.server.admin_tcp.iter_mut().flat_map(|tcp| &mut tcp.tokens) {
-            join(&format!("server.admin_tcp.tokens.{name}"), file);
+            join(&format!("server.admin_tcp.tokens.{}", quoted(name)), file);
         }
         self.plugins.resolve_paths(&mut join);
         let bisect = self.bisect.as_mut();
@@ -300,6 +301,9 @@ fn clean(path: &Path) -> PathBuf {
     }
     result
 }
+
+/// As near as a pattern comes to what [`address`] accepts.
+pub(crate) const ADDRESS_PATTERN: &str = "^([0-9.]+|\\[[0-9A-Fa-f:.%]+\\]):[0-9]{1,5}$";
 
 /// An address and a port.
 pub(crate) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {

@@ -519,6 +519,41 @@ prefix_cache_bytes, guard",
 }
 
 #[test]
+fn names_with_dots_are_found() {
+    let text = "model: { path: a }\nassignments:\n  live: []\n  v1.2:\n    - { select: moe, use: moe/x }\n";
+    let config = parse(text, "x.yaml", Path::new("/"), &[]).unwrap();
+    let places = config.assignments.places("v1.2").unwrap();
+    assert_eq!(places, ["assignments.\"v1.2\"[0]"]);
+    let error = config.error_at(&format!("{}.use", places[0]), "not so").to_string();
+    assert!(error.starts_with("x.yaml:5:27: not so\n"), "{error}");
+    let set = |set: &str| parse(text, "x.yaml", Path::new("/"), &[set.to_owned()]);
+    let config = set("assignments.\"v1.2\"[0].use=moe/y").unwrap();
+    assert_eq!(config.assignments.rules("v1.2").unwrap()[0].variant.as_deref(), Some("moe/y"));
+    let error = set("assignments.\"v1.2=[]").unwrap_err().to_string();
+    assert!(error.contains("a quote is not closed"), "{error}");
+}
+
+#[test]
+fn a_file_named_by_mistake_is_not_told_whole() {
+    let text = "root:x:0:0:root:/root:/bin/bash\n".repeat(20);
+    let error = parse(&text, "passwd", Path::new("/"), &[]).unwrap_err().to_string();
+    assert!(
+        error.starts_with("passwd:1:1: invalid type: string \"root:x:0:0:root:/root:/bin/bash root:"),
+        "{error}"
+    );
+    assert!(error.contains("...\", expected") && error.len() < 250, "{error}");
+}
+
+#[test]
+fn a_byte_order_mark_is_no_text() {
+    let path = std::env::temp_dir().join(format!("hotseam-bom-{}.yaml", std::process::id()));
+    std::fs::write(&path, format!("\u{feff}{GOOD}")).unwrap();
+    let loaded = hotseam_config::load(&path, &[]);
+    std::fs::remove_file(&path).unwrap();
+    assert!(loaded.is_ok(), "{loaded:?}");
+}
+
+#[test]
 fn a_missing_file_is_named() {
     let error = hotseam_config::load(Path::new("/nonexistent/x.yaml"), &[]).expect_err("accepted");
     assert_eq!(

@@ -39,7 +39,7 @@ pub(crate) struct Published {
     pub(crate) prompt_tokens: AtomicU64,
     pub(crate) generated_tokens: AtomicU64,
     pub(crate) stopped: AtomicBool,
-    /// Whether a step is being run.
+    /// Whether a step, or the hand-off after it, is being run.
     pub(crate) in_step: AtomicBool,
     pub(crate) ledger: provenance::Ledger,
     pub(crate) guard: GuardLog,
@@ -54,9 +54,9 @@ pub struct EngineStats {
     pub running: usize,
     /// Requests that wait.
     pub waiting: usize,
-    /// Full KV pages that are free, of the store that prompts go to.
+    /// Full KV pages that are free, of the store that has fewer.
     pub free_pages: usize,
-    /// Full KV pages of that store.
+    /// Full KV pages of each store.
     pub total_pages: usize,
     /// Prompt tokens processed.
     pub prompt_tokens: u64,

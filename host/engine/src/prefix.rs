@@ -54,6 +54,12 @@ impl PrefixCache {
         Some(entry)
     }
 
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.bytes = 0;
+        self.entries.clear();
+    }
+
     pub(crate) fn put(&mut self, key: Key, kv: Saved, logits: &[f32], chunks: u32) {
         let bytes = kv.bytes() + logits.len() * 4;
         if bytes > self.limit || self.entries.contains_key(&key) {

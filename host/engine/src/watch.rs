@@ -3,7 +3,7 @@
 //! A table that failed is left at once: steps run on the one before it until the swap thread has put that back.
 
 use crate::swaps::trial::{Failure, Fault, Link, Stage, Trial};
-use hotseam_slots::{CallError, Probation, Slots, Snapshot};
+use hotseam_slots::{CallError, Phase, Probation, Slots, Snapshot};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -43,6 +43,13 @@ struct Retreat {
     good: Arc<Snapshot>,
 }
 
+/// A table that was kept before it had made all steps of its probation.
+#[derive(Debug)]
+struct Young {
+    table: Arc<Snapshot>,
+    steps_left: u32,
+}
+
 /// Mean times of decode steps of an assignment, by rows.
 #[derive(Debug)]
 struct Pace {
@@ -66,6 +73,7 @@ pub(crate) struct Watch {
     link: Arc<Link>,
     trial: Option<Arc<Trial>>,
     retreats: Vec<Retreat>,
+    young: Vec<Young>,
     paces: Vec<Pace>,
     max_rows: usize,
     /// Slow steps in a row, and the sum and number of compared times, of the trial.
@@ -80,6 +88,7 @@ impl Watch {
             link,
             trial: None,
             retreats: Vec::with_capacity(4),
+            young: Vec::with_capacity(4),
             paces: Vec::new(),
             max_rows,
             slow: 0,
@@ -87,22 +96,34 @@ impl Watch {
         }
     }
 
-    /// Looks for a new trial, at the begin of a turn.
+    /// What is due at the begin of a turn: looks for a new trial, and forgets tables that are no longer in force.
     pub(crate) fn turn(&mut self, slots: &Slots) {
-        if let Some(trial) = self.link.changed(self.trial.as_ref()) {
-            self.trial = trial;
-            self.slow = 0;
-            self.ratios = (0.0, 0);
-        }
-        if !self.retreats.is_empty() {
-            self.retreats
-                .retain(|r| slots.snapshot(r.bad.name()).is_some_and(|now| Arc::ptr_eq(&now, &r.bad)));
+        self.look();
+        let in_force =
+            |table: &Arc<Snapshot>| slots.snapshot(table.name()).is_some_and(|now| Arc::ptr_eq(&now, table));
+        self.retreats.retain(|r| in_force(&r.bad));
+        self.young.retain(|y| in_force(&y.table));
+    }
+
+    /// Looks for a new trial.
+    fn look(&mut self) {
+        let Some(trial) = self.link.changed(self.trial.as_ref()) else { return };
+        let old = std::mem::replace(&mut self.trial, trial);
+        self.slow = 0;
+        self.ratios = (0.0, 0);
+        if let Some(old) = old.filter(|old| old.is_kept() && old.policy.probation.nan_guard) {
+            let steps_left = old.policy.probation.steps.saturating_sub(old.steps.load(Ordering::Relaxed));
+            if steps_left > 0 {
+                self.young.push(Young { table: Arc::clone(&old.to), steps_left });
+            }
         }
     }
 
     /// The table of an assignment for a step that begins.
-    pub(crate) fn table(&self, slots: &Slots, assignment: &str) -> Option<Arc<Snapshot>> {
+    pub(crate) fn table(&mut self, slots: &Slots, assignment: &str) -> Option<Arc<Snapshot>> {
         let now = slots.snapshot(assignment)?;
+        // In this order: a trial is put up before its table is.
+        self.look();
         let retreat = self.retreats.iter().find(|r| Arc::ptr_eq(&r.bad, &now));
         Some(retreat.map_or(now, |r| Arc::clone(&r.good)))
     }
@@ -116,10 +137,13 @@ impl Watch {
         self.trial_of(assignment, Stage::Drain).is_some()
     }
 
-    /// Says how many requests of the draining assignment still run; `count` counts them.
-    pub(crate) fn report_left(&self, turn: u64, count: impl Fn(&str) -> usize) {
-        if let Some(trial) = self.trial.as_ref().filter(|t| t.is(Stage::Drain)) {
-            trial.left.store(count(trial.from.name()), Ordering::Relaxed);
+    /// Tells the trial how many requests of its assignment run, and whether any waits.
+    pub(crate) fn report(&self, turn: u64, running: impl Fn(&str) -> usize, waits: impl Fn(&str) -> bool) {
+        let Some(trial) = &self.trial else { return };
+        let left = running(trial.from.name());
+        trial.idle.store(left == 0 && !waits(trial.from.name()), Ordering::Relaxed);
+        if trial.is(Stage::Drain) {
+            trial.left.store(left, Ordering::Relaxed);
             trial.drained_at.store(turn, Ordering::Release);
         }
     }
@@ -139,7 +163,8 @@ impl Watch {
 
     /// Whether the numbers of a step on `table` are to be looked at.
     pub(crate) fn guards(&self, table: &Arc<Snapshot>) -> bool {
-        self.on_probation(table).is_some_and(|t| t.policy.probation.nan_guard && t.failure().is_none())
+        self.on_probation(table).is_some_and(|t| t.policy.probation.nan_guard)
+            || self.young.iter().any(|y| Arc::ptr_eq(&y.table, table))
     }
 
     /// Notes a request that is prefilled again.
@@ -149,57 +174,65 @@ impl Watch {
         }
     }
 
-    /// The table to go back to after a fault on `table`: that before the last change, if the change is what may have
-    /// caused the fault.
-    pub(crate) fn refuge(
-        &self,
+    /// After a fault on `table`: the table on which the step is to be repeated, if the last change may have caused the
+    /// fault. `table` is then left.
+    pub(crate) fn leave(
+        &mut self,
         slots: &Slots,
         table: &Arc<Snapshot>,
         fault: &StepFault,
+        step: u64,
     ) -> Option<Arc<Snapshot>> {
-        let before = match self.on_probation(table) {
-            Some(trial) => Arc::clone(&trial.from),
-            None => slots.fallback(table.name())?,
-        };
-        // Only the table in force has a table before it.
-        let in_force = slots.snapshot(table.name()).is_some_and(|now| Arc::ptr_eq(&now, table));
-        let to_blame = match fault {
+        let differs = |other: &Snapshot| match fault {
             StepFault::NotFinite => true,
             StepFault::Call(error) => {
                 let of = |table: &Snapshot| {
                     let cell = table.cells().find(|c| c.cell == error.cell)?;
                     Some((cell.generation.id, cell.generation.is_poisoned()))
                 };
-                matches!((of(table), of(&before)), (Some((new, _)), Some((old, false))) if new != old)
+                matches!((of(table), of(other)), (Some((bad, _)), Some((good, false))) if bad != good)
             }
         };
-        (in_force && to_blame).then_some(before)
-    }
-
-    /// Leaves a table that failed.
-    pub(crate) fn retreat(&mut self, bad: &Arc<Snapshot>, good: Arc<Snapshot>, fault: &StepFault, step: u64) {
-        let failure = fault.failure(step);
-        tracing::warn!(assignment = bad.name(), code = failure.code, "step given up: {}", failure.message);
-        self.leave(bad, good, failure);
-    }
-
-    fn leave(&mut self, bad: &Arc<Snapshot>, good: Arc<Snapshot>, failure: Failure) {
-        match self.on_probation(bad) {
-            Some(trial) => trial.fail(failure),
-            None => {
-                let (assignment, bad) = (bad.name().to_owned(), Arc::clone(bad));
-                self.link.report(Fault { assignment, bad, failure });
-            }
+        // A swap, or its end, came in between.
+        let now = self.table(slots, table.name())?;
+        if !Arc::ptr_eq(&now, table) {
+            return differs(&now).then_some(now);
         }
-        self.retreats.push(Retreat { bad: Arc::clone(bad), good });
+        let failure = fault.failure(step);
+        let good = match self.on_probation(table) {
+            Some(trial) if differs(&trial.from) && trial.fail(failure.clone()) => Arc::clone(&trial.from),
+            _ => {
+                let before = slots.fallback(table.name())?;
+                if Arc::ptr_eq(&before, table) || !differs(&before) {
+                    return None;
+                }
+                let (assignment, bad) = (table.name().to_owned(), Arc::clone(table));
+                self.link.report(Fault { assignment, bad, failure: failure.clone() });
+                before
+            }
+        };
+        self.retreat(table, &good, &failure);
+        Some(good)
+    }
+
+    fn retreat(&mut self, bad: &Arc<Snapshot>, good: &Arc<Snapshot>, failure: &Failure) {
+        tracing::warn!(assignment = bad.name(), code = failure.code, "step given up: {}", failure.message);
+        self.retreats.push(Retreat { bad: Arc::clone(bad), good: Arc::clone(good) });
     }
 
     /// Counts a step that succeeded, and leaves a table that is too slow.
-    pub(crate) fn passed(&mut self, table: &Arc<Snapshot>, timed: Timed<'_>) {
+    pub(crate) fn passed(&mut self, slots: &Slots, table: &Arc<Snapshot>, timed: Timed<'_>) {
         let Some(trial) = self.on_probation(table).map(Arc::clone) else {
-            return self.learn(timed);
+            if let Some(young) = self.young.iter_mut().find(|y| Arc::ptr_eq(&y.table, table)) {
+                young.steps_left -= 1;
+                self.young.retain(|y| y.steps_left > 0);
+            }
+            return self.learn(slots, timed);
         };
-        trial.steps.fetch_add(1, Ordering::Release);
+        let phase = if timed.decode_rows.is_some() { Phase::Decode } else { Phase::Prefill };
+        if !trial.count(Some(phase)) {
+            return self.learn(slots, timed);
+        }
         let Some((rows, known)) =
             timed.decode_rows.and_then(|rows| Some((rows, self.known(timed.assignment, rows)?)))
         else {
@@ -210,7 +243,7 @@ impl Watch {
         trial.set_latency(self.ratios.0 / self.ratios.1 as f32);
         let Some(limit) = trial.policy.probation.latency_factor else { return };
         self.slow = if ratio > limit { self.slow + 1 } else { 0 };
-        if self.slow == Probation::SLOW_STEPS && trial.failure().is_none() {
+        if self.slow == Probation::SLOW_STEPS {
             let message = format!(
                 "E-PLUG-502 step {}: decode steps of {rows} rows take {:.2} ms, {ratio:.1} times the {:.2} ms before. \
                  expected at most {limit} times, for {} steps in a row. Raise latency_factor if that is meant.",
@@ -219,7 +252,17 @@ impl Watch {
                 known * 1e3,
                 Probation::SLOW_STEPS
             );
-            self.leave(table, Arc::clone(&trial.from), Failure { code: 502, message });
+            let failure = Failure { code: 502, message };
+            if trial.fail(failure.clone()) {
+                self.retreat(table, &trial.from, &failure);
+            }
+        }
+    }
+
+    /// Counts a hand-off that succeeded.
+    pub(crate) fn handed_over(&self, table: &Arc<Snapshot>) {
+        if let Some(trial) = self.on_probation(table) {
+            trial.count(None);
         }
     }
 
@@ -228,9 +271,10 @@ impl Watch {
         pace.by_rows.get(rows).filter(|(seen, _)| *seen >= WARM).map(|(_, mean)| *mean)
     }
 
-    fn learn(&mut self, timed: Timed<'_>) {
+    fn learn(&mut self, slots: &Slots, timed: Timed<'_>) {
         let Some(rows) = timed.decode_rows else { return };
         let at = self.paces.iter().position(|p| *p.assignment == **timed.assignment).unwrap_or_else(|| {
+            self.paces.retain(|p| slots.snapshot(&p.assignment).is_some());
             let by_rows = vec![(0, 0.0); self.max_rows + 1];
             self.paces.push(Pace { assignment: Arc::clone(timed.assignment), by_rows });
             self.paces.len() - 1

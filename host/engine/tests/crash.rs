@@ -115,10 +115,14 @@ fn a_hang_in_a_step_ends_the_process_and_the_next_starts_on_the_old_variants() {
         config.swap.hang = Duration::from_millis(500);
         config.swap.exit_on_hang = true;
         let engine = engine_with(config, loader(state_dir.as_ref()), stock());
-        let id =
-            engine.swaps().begin(add("attention.core@decode", "faulty/attention{fault: hang}", unchecked()));
-        let _handle = engine.submit(common::ask(0, 30, 1900)).expect("taken");
-        engine.swaps().wait(id.expect("begun"));
+        // Its time is over before the step counts as hung.
+        let probation = Probation { ms: 100, idle_ms: 100, ..Probation::default() };
+        let policy = SwapPolicy { probation, ..unchecked() };
+        let id = engine.swaps().begin(add("attention.core@decode", "faulty/attention{fault: hang}", policy));
+        let id = id.expect("begun");
+        while engine.swaps().record(id).is_some_and(|record| record.end.is_none()) {
+            engine.submit(common::ask(0, 30, 20)).expect("taken").tokens().expect("answered");
+        }
         return;
     }
     let state = tempfile::tempdir().expect("a directory");

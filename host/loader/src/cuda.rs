@@ -83,7 +83,8 @@ fn ask() -> Result<Present, String> {
         code => Err(format!("a driver whose {call} fails with code {code}")),
     };
     // SAFETY: its constructors are those of the system's driver.
-    let driver = unsafe { Library::new(DRIVER) }.map_err(|e| format!("a {DRIVER} that cannot be opened: {e}"))?;
+    let driver =
+        unsafe { Library::new(DRIVER) }.map_err(|e| format!("a {DRIVER} that cannot be opened: {e}"))?;
     let driver: &'static Library = Box::leak(Box::new(driver));
     let missing = |e: libloading::Error| format!("a {DRIVER} that is no driver: {e}");
     let (mut version, mut count) = (0, 0);
@@ -138,10 +139,15 @@ mod tests {
              12.9 and sm_90. Install a newer driver. Variants that do not need it go on."
         );
         let text = refused(needs(None, &[100, 120]), present(&[90, 89]));
-        assert!(text.contains("a device of sm_100, sm_120, found CUDA 12.9 and sm_90, sm_89. Choose"), "{text}");
+        assert!(
+            text.contains("a device of sm_100, sm_120, found CUDA 12.9 and sm_90, sm_89. Choose"),
+            "{text}"
+        );
         assert!(refused(needs(None, &[]), present(&[])).contains("found CUDA 12.9 and no device. "));
         let broken = Err("a driver whose cuInit fails with code 100".to_owned());
-        assert!(refused(needs(None, &[]), broken).contains("found a driver whose cuInit fails with code 100."));
+        assert!(
+            refused(needs(None, &[]), broken).contains("found a driver whose cuInit fails with code 100.")
+        );
         assert_eq!((version("12.8"), version("12"), version("12.x")), (Some((12, 8)), None, None));
     }
 

@@ -1,8 +1,8 @@
 //! What a plugin needs of the machine.
 
 use crate::error::LoadError;
-use crate::{cuda, libraries};
 use crate::manifest::Requires;
+use crate::{cuda, libraries};
 use std::path::Path;
 
 /// Fails if the machine lacks something of `requires`.

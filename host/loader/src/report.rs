@@ -41,7 +41,8 @@ pub(crate) fn ends_line(text: &str) -> String {
     if chars <= LIMIT {
         return line;
     }
-    let (first, last) = (line.chars().take(LIMIT / 2), line.chars().skip(chars - LIMIT / 2));
+    let end = LIMIT / 3;
+    let (first, last) = (line.chars().take(LIMIT - end), line.chars().skip(chars - end));
     format!("{}...{}", first.collect::<String>(), last.collect::<String>())
 }
 

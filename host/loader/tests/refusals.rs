@@ -289,7 +289,11 @@ fn probe_create_info() {
     assert_refused(create(&["ENTRY_BYTES=0x10000000"]), 303, &["entry_bytes", "found 268435456"]);
     // A plugin that takes the description for a longer one, by what it says and by what it does.
     assert_refused(create(&["INFO_SIZE=48"]), 303, &["info", "size: expected the 32 bytes", "found 48"]);
-    assert_refused(create(&["INFO_BEHIND=8"]), 303, &["size: expected the 32 bytes", "found writes behind them"]);
+    assert_refused(
+        create(&["INFO_BEHIND=8"]),
+        303,
+        &["size: expected the 32 bytes", "found writes behind them"],
+    );
 }
 
 #[test]

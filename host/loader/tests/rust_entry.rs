@@ -121,12 +121,16 @@ fn change_headers(bytes: &mut [u8], change: impl Fn(&mut [u8])) {
 fn another_abi_stable_is_refused_by_its_header() {
     let host = AbiHeader::VALUE;
     let versions = |found: &str| {
-        format!("rust_plugin.so: expected abi_stable {}.{}, found {found}. Rebuild", host.abi_major, host.abi_minor)
+        format!(
+            "rust_plugin.so: expected abi_stable {}.{}, found {found}. Rebuild",
+            host.abi_major, host.abi_minor
+        )
     };
     let minor = |header: &mut [u8]| header[36..].copy_from_slice(&(host.abi_minor - 1).to_ne_bytes());
     let major = |header: &mut [u8]| header[32..36].copy_from_slice(&7u32.to_ne_bytes());
     let magic = |header: &mut [u8]| header[..10].copy_from_slice(b"own stable");
-    let magics = "expected a header of `abi stable library for Rust`, found one of `own stable library for Rust`";
+    let magics =
+        "expected a header of `abi stable library for Rust`, found one of `own stable library for Rust`";
     let older = versions(&format!("{}.{}", host.abi_major, host.abi_minor - 1));
     let newer = versions(&format!("7.{}", host.abi_minor));
     for (change, words) in

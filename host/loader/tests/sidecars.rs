@@ -380,7 +380,9 @@ fn a_plugin_that_needs_cuda_is_refused_before_its_code_runs() {
     let needed = "a driver for CUDA 99.8 or later and a device of sm_90, sm_100, ";
     let error = loader(dir.path(), open()).open(NAME).expect_err("refused");
     let words = match error.code() {
-        106 => [&format!("needs the library libcuda.so.1 of {needed}searched /"), "/usr/lib/x86_64-linux-gnu"],
+        106 => {
+            [&format!("needs the library libcuda.so.1 of {needed}searched /"), "/usr/lib/x86_64-linux-gnu"]
+        }
         105 => [&format!("needs {needed}found "), "Variants that do not need it go on."],
         code => panic!("{code}: {error}"),
     };

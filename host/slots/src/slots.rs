@@ -96,15 +96,15 @@ impl Slots {
     /// # Errors
     /// For a rule that cannot be applied, an incomplete or contradictory set of rules, or a changed layout.
     pub fn define(&self, name: &str, rules: Vec<Rule>) -> Result<Arc<Snapshot>, SlotsError> {
-        let mut state = self.state();
         let rules = self.resolve_all(&rules)?;
         let snapshot = self.build(name, &rules)?;
+        let mut state = self.state();
         if let Some(old) = self.snapshot(name) {
             check_layouts(&old, &snapshot)?;
         }
         let assignment = Assignment { defined: rules.len(), rules, previous: None };
         state.assignments.insert(name.to_owned(), assignment);
-        self.publish(&mut state, name, Some(Entry { current: snapshot.clone(), fallback: None }));
+        self.publish(state, name, Some(Entry { current: snapshot.clone(), fallback: None }));
         Ok(snapshot)
     }
 
@@ -112,7 +112,7 @@ impl Slots {
     pub fn remove(&self, name: &str) -> bool {
         let mut state = self.state();
         let there = state.assignments.remove(name).is_some();
-        self.publish(&mut state, name, None);
+        self.publish(state, name, None);
         there
     }
 
@@ -133,6 +133,7 @@ impl Slots {
             let state = self.state();
             self.current(&state, name)?
         };
+        let before = (assignment.rules.clone(), assignment.defined);
         let (rules, defined, ready) = match change {
             Change::Add(added) => {
                 let mut rules = assignment.rules.clone();
@@ -152,7 +153,7 @@ impl Slots {
         let plain = |rules: &[Resolved]| rules.iter().map(|r| r.rule.clone()).collect();
         Ok(SwapPlan {
             assignment: name.to_owned(),
-            rules_before: plain(&assignment.rules),
+            rules_before: plain(&before.0),
             rules_after: plain(&rules),
             changes: changes(&from, &to),
             layouts: moves(&from, &to),
@@ -161,6 +162,7 @@ impl Slots {
             digest_after: to.digest(),
             from,
             to,
+            before,
             rules,
             defined,
             is_rollback: *change == Change::Back,
@@ -196,9 +198,24 @@ impl Slots {
         let fallback = previous.as_ref().map(|p| Arc::clone(&p.snapshot));
         let changed = Assignment { rules: plan.rules.clone(), defined: plan.defined, previous };
         state.assignments.insert(name.clone(), changed);
-        self.publish(&mut state, name, Some(Entry { current: Arc::clone(&plan.to), fallback }));
+        self.publish(state, name, Some(Entry { current: Arc::clone(&plan.to), fallback }));
         tracing::info!(assignment = name, cells = report.changes.len(), back = plan.is_rollback, "swapped");
         Ok(report)
+    }
+
+    /// Puts back what a committed plan replaced, unless its table is no longer in force; returns whether it did. Unlike
+    /// [`Change::Back`] it also takes a change back that took one back. There is nothing to take back afterwards.
+    pub fn revert(&self, plan: &SwapPlan) -> bool {
+        let mut state = self.state();
+        let name = &plan.assignment;
+        if !self.snapshot(name).is_some_and(|now| Arc::ptr_eq(&now, &plan.to)) {
+            return false;
+        }
+        let (rules, defined) = plan.before.clone();
+        state.assignments.insert(name.clone(), Assignment { rules, defined, previous: None });
+        self.publish(state, name, Some(Entry { current: Arc::clone(&plan.from), fallback: None }));
+        tracing::info!(assignment = name, "reverted");
+        true
     }
 
     /// Adds a rule to an assignment at once, without the checks, the shadow and the probation of the engine's protocol.
@@ -292,7 +309,7 @@ impl Slots {
         });
     }
 
-    fn publish(&self, state: &mut State, name: &str, entry: Option<Entry>) {
+    fn publish(&self, mut state: MutexGuard<'_, State>, name: &str, entry: Option<Entry>) {
         let mut map = HashMap::clone(&self.snapshots.load());
         let kept = entry.clone();
         let old = match entry {
@@ -310,7 +327,10 @@ impl Slots {
         let replaced = old.into_iter().flat_map(|old| std::iter::once(old.current).chain(old.fallback));
         state.retired.extend(replaced.filter(|snapshot| !in_use(snapshot)));
         drop(kept);
-        drop(take_unused(state));
+        let ended = take_unused(&mut state);
+        drop(state);
+        // Without the lock, since ending may take long.
+        drop(ended);
     }
 }
 

@@ -5,7 +5,7 @@ mod common;
 use common::fixture::{build, manifest, variant};
 use common::{no_args, rule, rules, slots, step, stock};
 use hotseam_abi::seam;
-use hotseam_slots::{LayoutPolicy, Phase, SlotsError, Topology};
+use hotseam_slots::{Change, LayoutPolicy, Phase, SlotsError, Topology};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
@@ -48,6 +48,34 @@ fn swap_heal_and_roll_back() {
     assert_eq!(slots.snapshot("live").expect("there").digest(), before.digest());
     let text: Vec<String> = slots.rules("live").expect("there").iter().map(ToString::to_string).collect();
     assert_eq!(text.len(), rules(&[]).len() + 1, "rules that decide nothing are gone: {text:?}");
+}
+
+#[test]
+fn a_plan_is_reverted_also_if_it_went_back() {
+    let dir = stock();
+    let slots = slots(dir.path(), Topology::Single);
+    let first = slots.define("live", rules(&[])).expect("defined");
+    let add = Change::Add(vec![rule("moe", "moe/stock{scale: 2}")]);
+    let plan = |change: &Change| slots.plan("live", change).expect("a plan");
+    let there = plan(&add);
+    assert!(!slots.revert(&there), "it was not committed");
+    slots.commit(&there).expect("committed");
+    let second = slots.snapshot("live").expect("there");
+    let list = slots.rules("live");
+
+    let back = plan(&Change::Back);
+    slots.commit(&back).expect("committed");
+    assert_eq!(slots.snapshot("live").expect("there").digest(), first.digest());
+    assert!(slots.revert(&back) && !slots.revert(&back), "once");
+    assert!(std::sync::Arc::ptr_eq(&second, &slots.snapshot("live").expect("there")));
+    assert_eq!(slots.rules("live"), list);
+    let error = slots.rollback("live").expect_err("nothing to take back");
+    assert_eq!(error, SlotsError::NothingToRollBack { name: "live".into() });
+
+    let third = plan(&Change::Add(vec![rule("moe", "moe/stock{scale: 3}")]));
+    slots.commit(&third).expect("committed");
+    slots.swap("live", rule("moe", "moe/stock{scale: 4}"), REFUSE).expect("swapped");
+    assert!(!slots.revert(&third), "another change came after it");
 }
 
 #[test]

@@ -31,6 +31,16 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<
             "const" => rule != value,
             "minimum" => value.as_f64().is_some_and(|number| number < rule.as_f64().unwrap()),
             "maximum" => value.as_f64().is_some_and(|number| number > rule.as_f64().unwrap()),
+            "pattern" => {
+                let pattern = regex::Regex::new(rule.as_str().unwrap()).expect("a pattern");
+                value.as_str().is_some_and(|text| !pattern.is_match(text))
+            }
+            "propertyNames" => {
+                for name in value.as_object().into_iter().flat_map(|map| map.keys()) {
+                    check(root, rule, &name.as_str().into(), &format!("{at}: name {name}"), found);
+                }
+                false
+            }
             "minItems" => value.as_array().is_some_and(|list| (list.len() as u64) < rule.as_u64().unwrap()),
             "exclusiveMinimum" => value.as_f64().is_some_and(|number| number <= rule.as_f64().unwrap()),
             "minProperties" => {

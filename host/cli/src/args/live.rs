@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use hotseam_config::valid_assignment_name;
 
 use super::{CaptureArgs, Format, GuardedFile};
 
@@ -36,12 +37,24 @@ pub(crate) struct AdminArgs {
     /// Changes one field of that file, as it was given to the server.
     #[arg(long, value_name = "FIELD=VALUE", requires = "config")]
     pub(crate) set: Vec<String>,
-    /// Assignment.
-    #[arg(long, value_name = "NAME", default_value = "live")]
-    pub(crate) assignment: String,
     /// Form of the output.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,
+}
+
+/// Which assignment.
+#[derive(Debug, Args)]
+pub(crate) struct AssignmentArgs {
+    /// Assignment.
+    #[arg(long = "assignment", value_name = "NAME", default_value = "live", value_parser = assignment)]
+    pub(crate) name: String,
+}
+
+fn assignment(text: &str) -> Result<String, String> {
+    match valid_assignment_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err("expected 1 to 64 letters, digits, `-`, `_` or `.`, such as canary".to_owned()),
+    }
 }
 
 /// `hotseam slots`.
@@ -53,6 +66,8 @@ pub(crate) struct AdminArgs {
 pub(crate) struct SlotsArgs {
     #[command(subcommand)]
     pub(crate) command: Option<SlotsCommand>,
+    #[command(flatten)]
+    pub(crate) assignment: AssignmentArgs,
     #[command(flatten)]
     pub(crate) server: AdminArgs,
 }
@@ -95,6 +110,8 @@ pub(crate) struct LoadArgs {
     pub(crate) any_hash: bool,
     #[command(flatten)]
     pub(crate) how: SwapHow,
+    #[command(flatten)]
+    pub(crate) assignment: AssignmentArgs,
     #[command(flatten)]
     pub(crate) server: AdminArgs,
 }
@@ -170,16 +187,26 @@ pub(crate) struct SwapArgs {
     #[command(flatten)]
     pub(crate) how: SwapHow,
     #[command(flatten)]
+    pub(crate) assignment: AssignmentArgs,
+    #[command(flatten)]
     pub(crate) server: AdminArgs,
 }
 
 /// `hotseam rollback`.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  hotseam rollback -c configs/quickstart.yaml")]
+#[command(
+    after_help = "Example:\n  hotseam rollback -c configs/quickstart.yaml\n  hotseam rollback --kv recompute\n\n\
+                        Exit codes: 0 done, 1 refused, 2 usage."
+)]
 pub(crate) struct RollbackArgs {
-    /// Says what would change, and changes nothing.
+    /// Says what would change, and changes nothing; exit with 1 if it would be refused.
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// What becomes of sequences in flight if a KV layout changes back.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) kv: Kv,
+    #[command(flatten)]
+    pub(crate) assignment: AssignmentArgs,
     #[command(flatten)]
     pub(crate) server: AdminArgs,
 }
@@ -193,9 +220,12 @@ pub(crate) struct RollbackArgs {
                   Exit codes: 0 done, 1 the file or one of its swaps was refused, 2 usage."
 )]
 pub(crate) struct ReloadArgs {
-    /// Says what would change, and changes nothing.
+    /// Says what would change, and changes nothing; exit with 1 if a swap would be refused.
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// What becomes of sequences in flight if a KV layout changes.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) kv: Kv,
     #[command(flatten)]
     pub(crate) server: AdminArgs,
 }
@@ -207,6 +237,8 @@ pub(crate) struct ReloadArgs {
                   hotseam plugin check 'indexer/cpu-sm120{keys: bf16}' --replay call.safetensors\n\n\
                   Without --capture it asks a running server. With it the model runs in this process.")]
 pub(crate) struct TraceArgs {
+    #[command(flatten)]
+    pub(crate) assignment: AssignmentArgs,
     #[command(flatten)]
     pub(crate) server: AdminArgs,
     #[command(flatten)]

@@ -158,6 +158,12 @@ mod tests {
     #[test]
     fn flags_without_effect_are_refused() {
         for (line, refused) in [
+            ("hotseam slots watch --assignment a", true),
+            ("hotseam slots save f --assignment a", true),
+            ("hotseam reload --assignment a", true),
+            ("hotseam slots load f --assignment a", false),
+            ("hotseam swap moe moe/x --assignment 'a b'", true),
+            ("hotseam trace --assignment a&b", true),
             ("hotseam trace -c a.yaml", false),
             ("hotseam trace -c a.yaml --prompt-tokens 64", true),
             ("hotseam trace -c a.yaml --needle 512", true),

@@ -22,7 +22,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<u8, Failure> {
     };
     let cell = parse_cell(cell)?;
     let config = host::load_config(config, &args.server.set)?;
-    let assignment = &args.server.assignment;
+    let assignment = &args.assignment.name;
     host::named(&config, assignment)?;
     host::check_workload(&config, &args.capture.workload)?;
     let host = host::start(&config)?;

@@ -8,7 +8,7 @@ use hotseam_config::Config;
 use hotseam_server::admin::{
     Admin, AdminSocket, AdminTcp, Audit, ReloadRequest, Tokens, Who, default_admin_path,
 };
-use hotseam_server::{ModelInfo, Served, Server, ServerOptions};
+use hotseam_server::{ModelInfo, Served, Server, ServerError, ServerOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
@@ -42,7 +42,10 @@ async fn serve(config: Config, source: ConfigSource) -> Result<u8, Failure> {
     let server = Server::bind(ServerOptions::new(config.server.listen)).await.map_err(Failure::usage)?;
     let address = server.address();
     let admin_path = config.server.admin.clone().unwrap_or_else(|| default_admin_path(address.port()));
-    let socket = AdminSocket::bind(&admin_path).map_err(Failure::usage)?;
+    let socket = AdminSocket::bind(&admin_path).map_err(|error| match &config.server.admin {
+        Some(_) => Failure::usage(config.error_at("server.admin", error.to_string())),
+        None => Failure::usage(error),
+    })?;
     let tcp = admin_tcp(&config).await?;
     let audit = audit(&config)?;
     let handle = server.handle();
@@ -126,7 +129,8 @@ async fn admin_tcp(config: &Config) -> Result<Option<AdminTcp>, Failure> {
 /// The audit log: where the file says, or in the state directory.
 fn audit(config: &Config) -> Result<Option<Audit>, Failure> {
     if let Some(path) = &config.server.audit {
-        return Audit::open(path).map(Some).map_err(Failure::usage);
+        let refuse = |error: ServerError| Failure::usage(config.error_at("server.audit", error.to_string()));
+        return Audit::open(path).map(Some).map_err(refuse);
     }
     let Some(directory) = config.plugins.state_dir() else { return Ok(None) };
     match Audit::open(&directory.join("audit.jsonl")) {

@@ -87,7 +87,8 @@ pub(crate) fn slots(config: &Config, model: &ModelConfig) -> Result<Slots, Failu
 
 /// As [`slots`]; for a `server`, what a crash in the middle of a swap left behind is made good first.
 fn slots_after(config: &Config, model: &ModelConfig, server: bool) -> Result<Slots, Failure> {
-    let loader = loader(&config.plugins)?;
+    let loader = loader(&config.plugins)
+        .map_err(|unusable| Failure::usage(config.error_at(&unusable.field, unusable.error.to_string())))?;
     let marker = if server { crash::recovered(&loader, &owner(config)) } else { None };
     let geometry = Geometry::new(model, topology(config));
     let slots = Slots::new(Registry::new(loader, geometry));

@@ -9,8 +9,6 @@ use hotseam_config::{PluginPolicy, PluginsSection};
 use hotseam_loader::signature::PublicKey;
 use hotseam_loader::{LoadError, Loader, LoaderConfig, Policy, Probe, Trust};
 
-use crate::failure::Failure;
-
 /// Plugin directories: those given, or the directory of this program.
 ///
 /// # Errors
@@ -24,35 +22,61 @@ pub(crate) fn plugin_dirs(given: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     Ok(vec![dir.to_owned()])
 }
 
+/// What of the section cannot be used, and why.
+pub(crate) struct Unusable {
+    /// Such as `plugins.keys[0]`.
+    pub(crate) field: String,
+    pub(crate) error: anyhow::Error,
+}
+
 /// A loader as the section says.
 ///
 /// # Errors
-/// Usage, if a directory or key cannot be used.
-pub(crate) fn loader(section: &PluginsSection) -> Result<Loader, Failure> {
-    let keys = section.keys.iter().map(|path| PublicKey::read(path)).collect::<Result<Vec<_>, _>>();
+/// The field whose directory, key or policy cannot be used.
+pub(crate) fn loader(section: &PluginsSection) -> Result<Loader, Unusable> {
+    let key = |(index, path): (usize, &PathBuf)| {
+        let unusable =
+            |error| Unusable { field: format!("plugins.keys[{index}]"), error: anyhow!("{error}") };
+        PublicKey::read(path).map_err(unusable)
+    };
+    let keys = section.keys.iter().enumerate().map(key).collect::<Result<Vec<_>, _>>()?;
     let trust = match section.policy {
         PluginPolicy::Open => Trust::Open,
         PluginPolicy::Manifest => Trust::Manifest,
         PluginPolicy::Signed => Trust::Signed,
     };
+    let of_section = |error| Unusable { field: "plugins".to_owned(), error };
     let config = LoaderConfig {
-        dirs: plugin_dirs(&section.dirs)?,
-        policy: Policy::new(trust, keys.map_err(Failure::usage)?),
-        probe: section.probe.enabled.then(|| probe(section)).transpose()?,
+        dirs: plugin_dirs(&section.dirs).map_err(of_section)?,
+        policy: Policy::new(trust, keys),
+        probe: section.probe.enabled.then(|| probe(section)).transpose().map_err(of_section)?,
         state_dir: section.state_dir(),
     };
+    let unusable = |error| Unusable { field: field(&error), error: anyhow!(error) };
     match Loader::with_config(config.clone()) {
         // Nobody asked for this directory by name: a read-only home is no reason to stop.
         Err(error) if section.state_dir.is_none() && is_about(&error, config.state_dir.as_deref()) => {
             tracing::warn!(%error, "verdicts and quarantine are kept for this run only");
-            Loader::with_config(LoaderConfig { state_dir: None, ..config }).map_err(Failure::usage)
+            Loader::with_config(LoaderConfig { state_dir: None, ..config }).map_err(unusable)
         }
-        loader => loader.map_err(Failure::usage),
+        loader => loader.map_err(unusable),
     }
 }
 
 fn is_about(error: &LoadError, dir: Option<&Path>) -> bool {
     matches!(error, LoadError::Io { path, .. } | LoadError::Path { path, .. } if Some(path.as_path()) == dir)
+}
+
+/// The field that an error of a new loader is about: it stands where other errors name the plugin.
+fn field(error: &LoadError) -> String {
+    match error {
+        LoadError::Io { name, .. } | LoadError::Path { name, .. } | LoadError::Signature { name, .. }
+            if name.starts_with("plugins.") =>
+        {
+            name.clone()
+        }
+        _ => "plugins".to_owned(),
+    }
 }
 
 /// A probe by `hotseam plugin probe`.

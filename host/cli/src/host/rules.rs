@@ -1,7 +1,7 @@
 //! Rules of a configuration, with meaning.
 
 use anyhow::anyhow;
-use hotseam_config::Config;
+use hotseam_config::{Config, quoted};
 use hotseam_slots::{Registry, Rule, Selector, SlotsError, VariantSpec};
 
 use crate::failure::Failure;
@@ -65,6 +65,6 @@ pub(crate) fn refused(
         }
         _ => None,
     };
-    let field = field.unwrap_or_else(|| format!("assignments.{name}"));
+    let field = field.unwrap_or_else(|| format!("assignments.{}", quoted(name)));
     Failure::usage(config.error_at(&field, error.to_string()))
 }

@@ -130,6 +130,7 @@ impl Scheduler {
             self.watch.turn(&self.slots);
             self.drop_cancelled();
             self.admit();
+            self.report();
             self.prefill_step();
             self.decode_steps();
             self.publish();
@@ -158,8 +159,15 @@ impl Scheduler {
     fn publish(&self) {
         let p = &self.published;
         p.running.store(self.running.len(), Ordering::Relaxed);
-        p.free_pages.store(self.prefill.free_pages(), Ordering::Relaxed);
-        let of = |name: &str| self.running.iter().filter(|s| *s.assignment == *name).count();
-        self.watch.report_left(self.turn, of);
+        let stores = [Some(&self.prefill), self.decode.as_ref()].into_iter().flatten();
+        p.free_pages.store(stores.map(KvStore::free_pages).min().unwrap_or(0), Ordering::Relaxed);
+        self.report();
+    }
+
+    /// Tells a swap that is tried what is there of its assignment.
+    fn report(&self) {
+        let running = |name: &str| self.running.iter().filter(|s| *s.assignment == *name).count();
+        let waits = |name: &str| self.waiting.iter().any(|ticket| ticket.request.assignment == name);
+        self.watch.report(self.turn, running, waits);
     }
 }

@@ -72,7 +72,9 @@ impl Scheduler {
 
     fn save_prefix(&mut self, index: usize, logits: &[f32], chunks: u32) {
         let sequence = &self.running[index];
-        let wanted = sequence.ticket.request.reuse_prefill && !sequence.is_resumed();
+        // An observer may have changed what was written.
+        let ticket = &sequence.ticket;
+        let wanted = ticket.request.reuse_prefill && ticket.observer.is_none() && !sequence.is_resumed();
         if let (true, Writers::One(digest)) = (wanted, &sequence.writers) {
             let key = prefix::key(&sequence.ticket.request, *digest);
             self.prefixes.put(key, self.prefill.save(&sequence.kv, &sequence.layouts), logits, chunks);
@@ -100,24 +102,31 @@ impl Scheduler {
                 let observer = sequence.ticket.observer.take().map(RefCell::new);
                 let probe = Probe { observer: observer.as_ref(), guard: self.guard.as_ref(), shadow: None };
                 let (kv, layouts) = (&sequence.kv, &sequence.layouts);
+                self.published.in_step.store(true, Ordering::Release);
                 let moved = self.handoff.run(cell, stores, kv, layouts, tokens, self.rooms, probe);
+                self.published.in_step.store(false, Ordering::Release);
                 sequence.ticket.observer = observer.map(RefCell::into_inner);
                 let fault = moved.as_ref().err().and_then(|e| e.fault(cell)).map(StepFault::Call);
-                let refuge = fault.and_then(|f| Some((self.watch.refuge(&self.slots, &table, &f)?, f)));
-                let Some((before, fault)) = refuge else {
+                let next = fault.and_then(|f| self.watch.leave(&self.slots, &table, &f, self.step));
+                let Some(next) = next else {
                     break moved.map(|mut kv| {
                         kv.carried_by(&self.provenance.carrier(cell));
                         kv
                     });
                 };
-                self.watch.retreat(&table, Arc::clone(&before), &fault, self.step);
-                table = before;
+                table = next;
             };
             match moved {
-                Ok(kv) => self.prefill.close(std::mem::replace(&mut sequence.kv, kv)),
+                Ok(kv) => {
+                    self.prefill.close(std::mem::replace(&mut sequence.kv, kv));
+                    if sequence.ticket.observer.is_none() {
+                        self.watch.handed_over(&table);
+                    }
+                }
                 Err(error) => {
                     tracing::error!(%error, room = self.rooms, "KV hand-off failed");
-                    sequence.ticket.fail(&error.code(), error.to_string());
+                    let text = error.to_string();
+                    sequence.ticket.fail(&error.code(), text.trim_start_matches("E-PLUG-501 "));
                     self.remove(index);
                     return;
                 }

@@ -71,7 +71,8 @@ impl Scheduler {
         // An observed request is the only member of its steps.
         let first = self.members[0].0;
         let observer = self.running[first].ticket.observer.take().map(RefCell::new);
-        let shadow = self.watch.shadow(snapshot).filter(|_| observer.is_none());
+        let observed = observer.is_some();
+        let shadow = self.watch.shadow(snapshot).filter(|_| !observed);
         let step = Step {
             snapshot,
             phase,
@@ -98,21 +99,23 @@ impl Scheduler {
             self.logits.extend_from_slice(logits);
         });
         let ran = match ran {
-            Ok(()) if self.watch.guards(snapshot) && !self.finite() => Err(StepFault::NotFinite),
+            Ok(()) if !observed && self.watch.guards(snapshot) && !self.finite() => Err(StepFault::NotFinite),
             ran => ran,
         };
         if let Err(fault) = ran {
-            self.give_up(snapshot, on_decode, fault);
+            self.give_up(snapshot, on_decode, observed, fault);
             return false;
         }
+        self.settle(snapshot, phase, on_decode);
+        // What runs beside a step, or instead of its calls, says nothing about its time.
         if let Some(trial) = shadow {
             trial.shadow_steps.fetch_add(1, Ordering::Release);
+        } else if !observed {
+            let decode_rows = (phase == Phase::Decode).then_some(self.tokens.len());
+            let assignment = &self.running[first].assignment;
+            let timed = Timed { assignment, decode_rows, seconds, number: self.step };
+            self.watch.passed(&self.slots, snapshot, timed);
         }
-        self.settle(snapshot, phase, on_decode);
-        let decode_rows = (phase == Phase::Decode).then_some(self.tokens.len());
-        let assignment = &self.running[first].assignment;
-        let timed = Timed { assignment, decode_rows, seconds, number: self.step };
-        self.watch.passed(snapshot, timed);
         true
     }
 
@@ -137,17 +140,22 @@ impl Scheduler {
     }
 
     /// A step failed. If a swap may be the cause, its table is left and the members run again on the one before, in the
-    /// next turn; those whose KV the failed table may have spoiled start again. Otherwise the members fail.
-    fn give_up(&mut self, snapshot: &Arc<Snapshot>, on_decode: bool, fault: StepFault) {
+    /// next turn; those whose KV the failed table may have spoiled start again. Otherwise the members fail; so does an
+    /// observed request, since the fault may be its observer's.
+    fn give_up(&mut self, snapshot: &Arc<Snapshot>, on_decode: bool, observed: bool, fault: StepFault) {
         let violation = self.guard.as_ref().and_then(Guard::take);
-        if let Some(before) = self.watch.refuge(&self.slots, snapshot, &fault) {
+        let next = match observed {
+            true => None,
+            false => self.watch.leave(&self.slots, snapshot, &fault, self.step),
+        };
+        if let Some(next) = next {
             let store = if on_decode { self.decode.as_mut().expect("checked") } else { &mut self.prefill };
             for (index, _) in self.members.drain(..) {
                 store.abort(&mut self.running[index].kv);
             }
-            self.watch.retreat(snapshot, before, &fault, self.step);
             if matches!(fault, StepFault::NotFinite) {
-                self.requeue_written_by(snapshot);
+                self.prefixes.clear();
+                self.requeue_written_by(snapshot, &next);
             }
             return;
         }
@@ -167,13 +175,19 @@ impl Scheduler {
         }
     }
 
-    /// Sends every running request of the assignment back to prefill that has KV of this table.
-    fn requeue_written_by(&mut self, table: &Snapshot) {
+    /// Sends every running request of the assignment back to prefill that has KV which `table` wrote, or moved with a
+    /// transport that is not in `next`.
+    fn requeue_written_by(&mut self, table: &Snapshot, next: &Snapshot) {
         let digest = *table.digest().bytes();
+        let hash = |table: &Snapshot| table.transport().map(|cell| cell.put.generation.hash.clone());
+        let transport = hash(table).filter(|_| hash(table) != hash(next));
         for index in (0..self.running.len()).rev() {
             let sequence = &self.running[index];
-            let wrote = |run: &hotseam_kv::Run| run.writer.digest == digest;
-            if *sequence.assignment == *table.name() && sequence.kv.history().runs().iter().any(wrote) {
+            let touched = |run: &hotseam_kv::Run| {
+                run.writer.digest == digest
+                    || run.carrier.as_ref().is_some_and(|carrier| Some(&carrier.hash) == transport.as_ref())
+            };
+            if *sequence.assignment == *table.name() && sequence.kv.history().runs().iter().any(touched) {
                 self.requeue(index);
             }
         }

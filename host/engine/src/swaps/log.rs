@@ -1,5 +1,6 @@
 //! Records of swaps, and who listens to them.
 
+use super::SwapError;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use hotseam_slots::{SwapEvent, SwapRecord, SwapStage};
 use std::collections::VecDeque;
@@ -21,6 +22,8 @@ pub(super) struct Log {
 struct Inner {
     next: u64,
     running: Option<u64>,
+    /// Whether nobody runs swaps any more.
+    closed: bool,
     records: VecDeque<SwapRecord>,
     listeners: Vec<Sender<SwapEvent>>,
 }
@@ -34,11 +37,14 @@ impl Log {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a swap, or names the one that runs.
-    pub(super) fn begin(&self, assignment: &str, who: &str, change: String) -> Result<u64, u64> {
+    /// Begins a swap, unless one runs or nobody would run it.
+    pub(super) fn begin(&self, assignment: &str, who: &str, change: String) -> Result<u64, SwapError> {
         let mut inner = self.inner();
+        if inner.closed {
+            return Err(SwapError::Stopped);
+        }
         if let Some(running) = inner.running {
-            return Err(running);
+            return Err(SwapError::Busy { running });
         }
         inner.next += 1;
         let id = inner.next;
@@ -57,6 +63,15 @@ impl Log {
             end: None,
         });
         Ok(id)
+    }
+
+    /// Lets no swap begin any more, and refuses one that has begun.
+    pub(super) fn close(&self, step: u64) {
+        self.inner().closed = true;
+        if let Some(SwapRecord { id, assignment, .. }) = self.running() {
+            let message = SwapError::Stopped.to_string();
+            self.tell(id, &assignment, step, SwapStage::Refused { code: None, message });
+        }
     }
 
     /// Notes which generations a swap brings in.
@@ -109,9 +124,11 @@ impl Log {
         self.inner().records.iter().find(|r| r.id == id).cloned()
     }
 
-    /// The last swap of an assignment.
-    pub(super) fn last_of(&self, assignment: &str) -> Option<u64> {
-        self.inner().records.iter().rev().find(|r| r.assignment == assignment).map(|r| r.id)
+    /// The last swap of an assignment that was kept.
+    pub(super) fn last_kept(&self, assignment: &str) -> Option<u64> {
+        let kept =
+            |r: &&SwapRecord| r.assignment == assignment && matches!(r.end, Some(SwapStage::Kept { .. }));
+        self.inner().records.iter().rev().find(kept).map(|r| r.id)
     }
 
     pub(super) fn running(&self) -> Option<SwapRecord> {

@@ -14,9 +14,7 @@ pub(crate) mod trial;
 
 use crate::engine::{Incoming, Published};
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use hotseam_slots::{
-    Change, Slots, SlotsError, SwapEvent, SwapPlan, SwapRecord, SwapRequest, SwapStage, Verdicts,
-};
+use hotseam_slots::{Change, Slots, SlotsError, SwapEvent, SwapPlan, SwapRecord, SwapRequest, Verdicts};
 use log::Log;
 use run::{Job, Runner};
 use std::path::PathBuf;
@@ -127,6 +125,7 @@ impl Swaps {
             log: Arc::clone(&log),
             link: Arc::clone(&ends.link),
             engine,
+            jobs: ends.incoming,
             published: Arc::clone(published),
             verdicts: Arc::new(Verdicts::new(verdicts)),
             stop: Arc::clone(&stop),
@@ -138,8 +137,7 @@ impl Swaps {
             )?,
             settings,
         };
-        let incoming = ends.incoming;
-        let thread = std::thread::Builder::new().name("swap".into()).spawn(move || runner.run(&incoming))?;
+        let thread = std::thread::Builder::new().name("swap".into()).spawn(move || runner.run())?;
         let (slots, thread) = (Arc::clone(slots), Mutex::new(Some(thread)));
         Ok(Self { slots, log, link: ends.link, jobs: ends.jobs, stop, thread })
     }
@@ -161,8 +159,7 @@ impl Swaps {
         if self.stop.load(Ordering::Relaxed) {
             return Err(SwapError::Stopped);
         }
-        let begun = self.log.begin(&request.assignment, &request.who, request.change.to_string());
-        let id = begun.map_err(|running| SwapError::Busy { running })?;
+        let id = self.log.begin(&request.assignment, &request.who, request.change.to_string())?;
         self.jobs.send(Job::Swap(id, Box::new(request))).map_err(|_| SwapError::Stopped)?;
         Ok(id)
     }
@@ -171,11 +168,10 @@ impl Swaps {
     /// [`hotseam_slots::SwapStage::RolledBack`] with number 0. Returns its number; `None` if no swap of the assignment is
     /// in its probation.
     pub fn take_back(&self, assignment: &str, who: &str) -> Option<u64> {
-        let committed = |stage: &SwapStage| matches!(stage, SwapStage::Committed { .. });
-        let running = self.log.running().filter(|r| r.assignment == assignment)?;
-        running.stage.as_ref().filter(|stage| committed(stage))?;
-        self.link.trial()?.fail(Failure { code: 0, message: format!("taken back by {who}") });
-        Some(running.id)
+        let trial = self.link.trial()?;
+        let committed = self.slots.snapshot(assignment).is_some_and(|now| Arc::ptr_eq(&now, &trial.to));
+        let failure = Failure { code: 0, message: format!("taken back by {who}") };
+        (committed && trial.fail(failure)).then_some(trial.id)
     }
 
     /// Waits for the end of a swap; `None` for a number that is not known (any more).

@@ -34,37 +34,53 @@ pub(super) fn start(
     Ok(sender)
 }
 
+/// What waits for its end.
+struct Pending {
+    remains: Remains,
+    since: Instant,
+    told: bool,
+}
+
 fn reap(remains: &Receiver<Remains>, slots: &Slots, log: &Log, published: &Published, patience: Duration) {
-    for Remains { id, assignment, trial, plan } in remains {
-        let start = Instant::now();
-        let mut trial = trial;
-        let mut plan = plan;
-        let mut told = false;
-        loop {
-            if trial.as_ref().is_none_or(|trial| Arc::strong_count(trial) == 1) {
-                trial = None;
-                plan = None;
-            }
-            let holders = slots.reap() + usize::from(trial.is_some());
-            let ms = start.elapsed().as_millis() as u64;
-            let step = published.step.load(Ordering::Relaxed);
-            if holders == 0 {
-                log.tell(id, &assignment, step, SwapStage::Retired { ms });
-                break;
-            }
-            if start.elapsed() > patience && !told {
-                told = true;
-                tracing::warn!(id, holders, ms, "E-PLUG-503 replaced generations are still in use");
-                log.tell(id, &assignment, step, SwapStage::RetireStuck { holders, ms });
-            }
-            // A later swap brings its own remains; what is left here is reaped with them.
-            if told && !remains.is_empty() {
-                break;
-            }
-            if published.stopped.load(Ordering::Relaxed) && plan.is_none() {
-                break;
-            }
-            std::thread::sleep(PERIOD);
+    let mut pending: Vec<Pending> = Vec::new();
+    loop {
+        if pending.is_empty() {
+            let Ok(remains) = remains.recv() else { return };
+            pending.push(Pending { remains, since: Instant::now(), told: false });
         }
+        // All at once: what a later swap leaves may hold what an earlier one waits for.
+        let new = remains.try_iter();
+        pending.extend(new.map(|remains| Pending { remains, since: Instant::now(), told: false }));
+        for Pending { remains, .. } in &mut pending {
+            if remains.trial.as_ref().is_none_or(|trial| Arc::strong_count(trial) == 1) {
+                remains.trial = None;
+                remains.plan = None;
+            }
+        }
+        let holders = slots.reap() + pending.iter().filter(|p| p.remains.trial.is_some()).count();
+        let step = published.step.load(Ordering::Relaxed);
+        for Pending { remains: Remains { id, assignment, .. }, since, told } in &mut pending {
+            let ms = since.elapsed().as_millis() as u64;
+            if holders == 0 {
+                log.tell(*id, assignment, step, SwapStage::Retired { ms });
+            } else if since.elapsed() > patience && !*told {
+                *told = true;
+                tracing::warn!(id, holders, ms, "E-PLUG-503 replaced generations are still in use");
+                log.tell(*id, assignment, step, SwapStage::RetireStuck { holders, ms });
+            }
+        }
+        let released = pending.iter().all(|p| p.remains.trial.is_none());
+        if holders == 0 || (released && published.stopped.load(Ordering::Relaxed)) {
+            pending.clear();
+            continue;
+        }
+        // Of those that are stuck the last one stands for all.
+        let last = pending.len() - 1;
+        let mut index = 0;
+        pending.retain(|p| {
+            index += 1;
+            index > last || !p.told || p.remains.trial.is_some()
+        });
+        std::thread::sleep(PERIOD);
     }
 }

@@ -25,7 +25,7 @@ pub(crate) enum Job {
     Swap(u64, Box<SwapRequest>),
     /// Take a table back that the engine has given up.
     Fault(Box<Fault>),
-    /// End.
+    /// Nothing but a reason to see that `stop` is set.
     Stop,
 }
 
@@ -47,6 +47,7 @@ pub(super) struct Runner {
     pub(super) log: Arc<Log>,
     pub(super) link: Arc<Link>,
     pub(super) engine: Sender<Incoming>,
+    pub(super) jobs: Receiver<Job>,
     pub(super) published: Arc<Published>,
     pub(super) verdicts: Arc<Verdicts>,
     pub(super) settings: SwapSettings,
@@ -55,12 +56,30 @@ pub(super) struct Runner {
 }
 
 impl Runner {
-    pub(super) fn run(self, jobs: &Receiver<Job>) {
-        for job in jobs {
-            match job {
-                Job::Swap(id, request) => self.swap(id, &request),
-                Job::Fault(fault) => self.take_back(*fault),
-                Job::Stop => return,
+    pub(super) fn run(self) {
+        let _close = Close(&self);
+        while !self.stopping() {
+            match self.jobs.recv() {
+                Ok(Job::Swap(id, request)) => self.swap(id, &request),
+                Ok(Job::Fault(fault)) => self.take_back(*fault),
+                Ok(Job::Stop) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Waits for a moment while a swap runs.
+    fn pause(&self) {
+        std::thread::sleep(PERIOD);
+        self.take_back_pending();
+    }
+
+    /// Takes back what the engine has given up while a swap runs. No other swap can have begun meanwhile, and [`Job::Stop`]
+    /// has done its work once it is here.
+    fn take_back_pending(&self) {
+        for job in self.jobs.try_iter() {
+            if let Job::Fault(fault) = job {
+                self.take_back(*fault);
             }
         }
     }
@@ -99,7 +118,7 @@ impl Runner {
                 return tell(SwapStage::Refused { code, message });
             }
         };
-        let trial = Arc::new(Trial::new(&plan, request.policy));
+        let trial = Arc::new(Trial::new(id, &plan, request.policy));
         let before = self.shadow(&trial, &tell).and_then(|()| self.drain(&plan, &trial, &tell));
         let begun = before.and_then(|()| self.commit(id, &plan, &trial, request));
         match begun {
@@ -134,7 +153,7 @@ impl Runner {
             match done.recv_timeout(Duration::from_millis(50)) {
                 Ok(plan) => break plan?,
                 Err(RecvTimeoutError::Timeout) if self.stopping() => return Err(stopped().into()),
-                Err(RecvTimeoutError::Timeout) if start.elapsed() < limit => {}
+                Err(RecvTimeoutError::Timeout) if start.elapsed() < limit => self.take_back_pending(),
                 Err(RecvTimeoutError::Timeout) => {
                     let message = format!(
                         "E-PLUG-303 {}: preparation did not end. expected at most {} ms. Its thread is left to itself; \
@@ -184,7 +203,7 @@ impl Runner {
             if trial.failure().is_some() {
                 break;
             }
-            std::thread::sleep(PERIOD);
+            self.pause();
         }
         trial.set_stage(Stage::Open);
         let (worst, cell) = trial.worst();
@@ -231,7 +250,7 @@ impl Runner {
                 );
                 return Err(Refusal { code: Some(403), message });
             }
-            std::thread::sleep(PERIOD);
+            self.pause();
         }
     }
 
@@ -243,7 +262,13 @@ impl Runner {
         trial: &Arc<Trial>,
         request: &SwapRequest,
     ) -> Result<u64, Refusal> {
-        if let Some(dir) = &self.settings.state_dir {
+        if self.stopping() {
+            return Err(stopped());
+        }
+        // A plan that builds on a table that is taken back here is refused below.
+        self.take_back_pending();
+        // Who is gone back to is not to blame for a crash that follows.
+        if let Some(dir) = self.settings.state_dir.as_ref().filter(|_| request.change != Change::Back) {
             SwapMarker::new(id, &self.settings.owner, &request.who, now_ms(), plan).write(dir).map_err(|error| Refusal {
                 code: None,
                 message: format!(
@@ -268,20 +293,30 @@ impl Runner {
         })
     }
 
-    /// Waits for enough steps, enough time or a failure.
+    /// Waits for enough steps, enough time, enough idle time or a failure.
     fn probation(&self, trial: &Trial, tell: &dyn Fn(SwapStage)) -> Option<Failure> {
         let policy = trial.policy.probation;
+        let (limit, idle) = (Duration::from_millis(policy.ms), Duration::from_millis(policy.idle_ms));
         let start = Instant::now();
-        let mut stuck = (0, start);
-        let limit = Duration::from_millis(policy.ms);
-        while trial.steps.load(Ordering::Acquire) < policy.steps && start.elapsed() < limit {
-            if trial.failure().is_some() || self.stopping() {
-                break;
+        let (mut seen, mut used, mut stuck, mut over) = (0, start, (0, start), None);
+        loop {
+            let steps = trial.steps.load(Ordering::Acquire);
+            if steps >= policy.steps || trial.failure().is_some() || self.stopping() {
+                return trial.close();
+            }
+            if steps != seen || !trial.idle.load(Ordering::Relaxed) {
+                (seen, used) = (steps, Instant::now());
             }
             self.watch_step(&mut stuck, tell);
-            std::thread::sleep(PERIOD);
+            if start.elapsed() >= limit || used.elapsed() >= idle {
+                let over = *over.get_or_insert_with(Instant::now);
+                // A step that ran then may hang.
+                if stuck.0 == 0 || stuck.1 > over {
+                    return trial.close();
+                }
+            }
+            self.pause();
         }
-        trial.failure().cloned()
     }
 
     /// Notices a step that does not end. `stuck` is the step that ran at the last look and when it was first seen.
@@ -320,7 +355,8 @@ impl Runner {
         if code != 0 {
             tell(SwapStage::Retried { code, message: message.clone() });
         }
-        self.bring_back(&plan.assignment, &plan.to().clone());
+        self.slots.revert(plan);
+        self.wake();
         self.clear_marker();
         tell(SwapStage::RolledBack { code, message });
     }
@@ -328,23 +364,17 @@ impl Runner {
     /// Takes back a table that failed after its probation.
     fn take_back(&self, fault: Fault) {
         let Fault { assignment, bad, failure: Failure { code, message } } = fault;
-        let id = self.log.last_of(&assignment).unwrap_or(0);
-        if !self.bring_back(&assignment, &bad) {
+        let in_force = self.slots.snapshot(&assignment).is_some_and(|now| Arc::ptr_eq(&now, &bad));
+        let back = || self.slots.plan(&assignment, &Change::Back).and_then(|plan| self.slots.commit(&plan));
+        if !in_force || back().inspect_err(|error| tracing::error!(%error, "rollback failed")).is_err() {
             return;
         }
+        self.wake();
+        let id = self.log.last_kept(&assignment).unwrap_or(0);
         self.tell(id, &assignment, SwapStage::Retried { code, message: message.clone() });
         self.tell(id, &assignment, SwapStage::RolledBack { code, message });
         drop(bad);
         self.leave(id, &assignment, None, None);
-    }
-
-    /// Puts the table before the last change back, if `bad` is still in force.
-    fn bring_back(&self, assignment: &str, bad: &Arc<hotseam_slots::Snapshot>) -> bool {
-        let in_force = self.slots.snapshot(assignment).is_some_and(|now| Arc::ptr_eq(&now, bad));
-        let back = || self.slots.plan(assignment, &Change::Back).and_then(|plan| self.slots.commit(&plan));
-        let done = in_force && back().inspect_err(|error| tracing::error!(%error, "rollback failed")).is_ok();
-        self.wake();
-        done
     }
 
     fn clear_marker(&self) {
@@ -359,6 +389,15 @@ impl Runner {
         let assignment = assignment.to_owned();
         // The reaper ends with this thread.
         let _ = self.reaper.send(Remains { id, assignment, trial, plan });
+    }
+}
+
+/// However the swap thread ends, nobody waits for it any more.
+struct Close<'a>(&'a Runner);
+
+impl Drop for Close<'_> {
+    fn drop(&mut self) {
+        self.0.log.close(self.0.step());
     }
 }
 

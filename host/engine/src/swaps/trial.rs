@@ -4,9 +4,9 @@
 use super::run::Job;
 use arc_swap::ArcSwapOption;
 use crossbeam_channel::Sender;
-use hotseam_slots::{CellId, Generation, Layout, Snapshot, SwapPlan, SwapPolicy};
+use hotseam_slots::{CellId, Generation, Layout, Phase, Snapshot, SwapPlan, SwapPolicy};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Why a step was given up, or a swap has to be.
@@ -41,6 +41,8 @@ pub(crate) enum Stage {
 /// A swap that is being tried.
 #[derive(Debug)]
 pub(crate) struct Trial {
+    /// Number of the swap.
+    pub(crate) id: u64,
     pub(crate) from: Arc<Snapshot>,
     pub(crate) to: Arc<Snapshot>,
     pub(crate) policy: SwapPolicy,
@@ -55,17 +57,22 @@ pub(crate) struct Trial {
     /// Sequences that still run, as of turn `drained_at`; that is 0 until the engine has seen the stage.
     pub(crate) left: AtomicUsize,
     pub(crate) drained_at: AtomicU64,
-    /// Steps on the new table.
+    /// Whether no request of the assignment ran or waited when the engine last looked.
+    pub(crate) idle: AtomicBool,
+    /// Phases of the cells that change; `None` is the hand-off.
+    phases: Vec<Option<Phase>>,
+    /// Steps and hand-offs on the new table that used a cell that changed.
     pub(crate) steps: AtomicU32,
     /// Sequences that were sent back to prefill.
     pub(crate) recomputed: AtomicUsize,
     /// Mean step time against that before, as bits of an f32; 0 while unknown.
     latency: AtomicU32,
-    failure: OnceLock<Failure>,
+    /// How it ended: with a failure, or kept.
+    verdict: OnceLock<Option<Failure>>,
 }
 
 impl Trial {
-    pub(crate) fn new(plan: &SwapPlan, policy: SwapPolicy) -> Self {
+    pub(crate) fn new(id: u64, plan: &SwapPlan, policy: SwapPolicy) -> Self {
         let (from, to) = (Arc::clone(plan.from()), Arc::clone(plan.to()));
         let old: HashMap<CellId, &Arc<Generation>> = from.cells().map(|c| (c.cell, c.generation)).collect();
         let comparable = to.cells().filter(|c| {
@@ -73,7 +80,11 @@ impl Trial {
                 .is_some_and(|o| o.id != c.generation.id && Layout::of(o) == Layout::of(c.generation))
         });
         let comparable = comparable.map(|c| (c.cell, Arc::clone(c.generation))).collect();
+        let mut phases: Vec<_> = plan.changes.iter().map(|change| change.cell.phase).collect();
+        phases.sort_unstable();
+        phases.dedup();
         Self {
+            id,
             from,
             to,
             policy,
@@ -84,10 +95,12 @@ impl Trial {
             worst: Mutex::new((0.0, None)),
             left: AtomicUsize::new(0),
             drained_at: AtomicU64::new(0),
+            idle: AtomicBool::new(false),
+            phases,
             steps: AtomicU32::new(0),
             recomputed: AtomicUsize::new(0),
             latency: AtomicU32::new(0),
-            failure: OnceLock::new(),
+            verdict: OnceLock::new(),
         }
     }
 
@@ -99,13 +112,31 @@ impl Trial {
         self.stage.load(Ordering::Acquire) == stage as u8
     }
 
-    /// Notes what failed; the first failure counts.
-    pub(crate) fn fail(&self, failure: Failure) {
-        let _ = self.failure.set(failure);
+    /// Counts a step, or without a phase a hand-off, on the new table; returns whether it used a cell that changed.
+    pub(crate) fn count(&self, phase: Option<Phase>) -> bool {
+        let used = self.phases.contains(&phase);
+        if used {
+            self.steps.fetch_add(1, Ordering::Release);
+        }
+        used
+    }
+
+    /// Notes what failed; the first failure counts. Returns false if it comes too late, since the swap is kept.
+    pub(crate) fn fail(&self, failure: Failure) -> bool {
+        self.verdict.get_or_init(|| Some(failure)).is_some()
+    }
+
+    /// Keeps the swap if nothing has failed yet, and returns what has.
+    pub(crate) fn close(&self) -> Option<Failure> {
+        self.verdict.get_or_init(|| None).clone()
     }
 
     pub(crate) fn failure(&self) -> Option<&Failure> {
-        self.failure.get()
+        self.verdict.get()?.as_ref()
+    }
+
+    pub(crate) fn is_kept(&self) -> bool {
+        self.verdict.get().is_some_and(Option::is_none)
     }
 
     /// Notes a difference that the shadow saw.

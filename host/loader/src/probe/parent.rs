@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 const TAIL: usize = 64 << 10;
 /// Between two looks at a running child.
 const TICK: Duration = Duration::from_millis(2);
-/// For the last bytes of a child that has ended.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// For the last bytes of a child that has ended. They come at once, unless the machine is very busy or something that the
+/// plugin started holds the pipe.
+const LAST_WORDS: Duration = Duration::from_secs(20);
 
 /// What is probed.
 #[derive(Clone, Copy)]
@@ -76,7 +77,10 @@ impl Probe {
                 None
             }
         };
-        let said = out.and_then(|out| out.recv_timeout(LAST_WORDS).ok()).unwrap_or_default();
+        // Without its answer nothing is known about the plugin, so it is not to blame either.
+        let said = out.and_then(|out| out.recv_timeout(LAST_WORDS).ok());
+        let said =
+            said.ok_or_else(|| io("read the answer of the probe", std::io::ErrorKind::TimedOut.into()))?;
         let stderr = err.and_then(|err| err.recv_timeout(LAST_WORDS).ok()).unwrap_or_default();
 
         let mut stage = "start".to_owned();

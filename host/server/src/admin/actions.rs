@@ -165,20 +165,37 @@ impl Admin {
             None => Vec::new(),
         };
         rules.extend(request.rules);
+        let cells = self.define_rules(who, name, rules.clone())?;
+        Ok(view(&cells, rules, &self.classes()))
+    }
+
+    pub(super) fn define_rules(
+        &self,
+        who: &Who,
+        name: &str,
+        rules: Vec<Rule>,
+    ) -> Result<Arc<Snapshot>, ApiError> {
         let fields = json!({ "action": "define", "assignment": name });
         self.note(who, merged(&fields, json!({ "stage": "asked", "rules": rules })))?;
-        let defined = slots.define(name, rules.clone()).map_err(|error| api_error(&error));
+        let defined = self.engine.slots().define(name, rules).map_err(|error| api_error(&error));
         let done = defined.as_ref().map_or(
             json!({}),
             |cells| json!({ "digest": cells.digest().to_string(), "hashes": hashes(cells) }),
         );
         self.note_end(who, fields, &defined, done);
-        Ok(view(&*defined?, rules, &self.classes()))
+        defined
     }
 
-    pub(crate) fn variant(&self, request: VariantRequest) -> Result<VariantView, ApiError> {
+    /// What a variant is. Its code is loaded for that, so it is written down.
+    pub(crate) fn variant(&self, who: &Who, request: VariantRequest) -> Result<VariantView, ApiError> {
+        let fields = json!({ "action": "load", "variant": request.variant.to_string() });
+        self.note(who, merged(&fields, json!({ "stage": "asked" })))?;
         let registry = self.engine.slots().registry();
-        let generation = registry.generation(&request.variant).map_err(|error| api_error(&error))?;
+        let loaded = registry.generation(&request.variant).map_err(|error| api_error(&error));
+        let done =
+            loaded.as_ref().map_or(json!({}), |generation| json!({ "hashes": [generation.hash.as_str()] }));
+        self.note_end(who, fields, &loaded, done);
+        let generation = loaded?;
         let options = generation.instance.options().clone();
         Ok(VariantView {
             variant: VariantSpec::new(generation.spec.name.clone(), options),
@@ -189,14 +206,16 @@ impl Admin {
     }
 
     pub(crate) fn remove(&self, who: &Who, name: &str) -> Result<(), ApiError> {
-        if name == LIVE {
-            let message = format!("`{LIVE}` serves requests that name no assignment, so it stays");
-            return Err(ApiError::new(StatusCode::CONFLICT, "assignment_in_use", message));
-        }
         let fields = json!({ "action": "remove", "assignment": name });
         self.note(who, merged(&fields, json!({ "stage": "asked" })))?;
-        let removed = self.engine.slots().remove(name);
-        let result = if removed { Ok(()) } else { Err(self.unknown(name)) };
+        let result = if name == LIVE {
+            let message = format!("`{LIVE}` serves requests that name no assignment, so it stays");
+            Err(ApiError::new(StatusCode::CONFLICT, "assignment_in_use", message))
+        } else if self.engine.slots().remove(name) {
+            Ok(())
+        } else {
+            Err(self.unknown(name))
+        };
         self.note_end(who, fields, &result, json!({}));
         result
     }
@@ -206,7 +225,7 @@ impl Admin {
         cells.into_iter().filter_map(|cell| Some((cell.id, cell.class?))).collect()
     }
 
-    fn snapshot(&self, name: &str) -> Result<std::sync::Arc<Snapshot>, ApiError> {
+    fn snapshot(&self, name: &str) -> Result<Arc<Snapshot>, ApiError> {
         self.engine.slots().snapshot(name).ok_or_else(|| self.unknown(name))
     }
 
@@ -251,7 +270,7 @@ fn merge(line: &mut Value, fields: Value) {
     }
 }
 
-fn merged(fields: &Value, more: Value) -> Value {
+pub(super) fn merged(fields: &Value, more: Value) -> Value {
     let mut line = fields.clone();
     merge(&mut line, more);
     line

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-use hotseam_slots::{Change, Rule, SwapPolicy};
+use hotseam_slots::{Change, KvPolicy, Rule, SwapPolicy};
 use serde_json::json;
 use warp::http::StatusCode;
 
-use super::actions::{Admin, api_error};
+use super::actions::{Admin, api_error, merged};
 use super::who::Who;
 use super::wire::{AssignmentReload, ReloadAnswer, ReloadRequest, SwapAnswer, Wait};
 use crate::error::ApiError;
@@ -58,28 +58,25 @@ impl Admin {
             return Err(ApiError::new(StatusCode::CONFLICT, "no_configuration_file", message));
         };
         let mut names = from_file.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let fields = json!({ "action": "reload" });
-        if !request.dry_run {
-            self.note(who, json!({ "action": "reload", "stage": "asked" }))?;
-        }
-        let result = self.reloaded(who, request.dry_run, from_file.source.as_ref(), &mut names);
-        if !request.dry_run {
-            let done = result.as_ref().map_or(json!({}), |answer| {
-                let outcomes: Vec<_> = answer.assignments.iter().map(AssignmentReload::summary).collect();
-                json!({ "file": answer.file, "assignments": outcomes })
-            });
-            self.note_end(who, fields, &result, done);
-        }
+        let fields = json!({ "action": "reload", "dry_run": request.dry_run });
+        self.note(who, merged(&fields, json!({ "stage": "asked" })))?;
+        let result = self.reloaded(who, request, from_file.source.as_ref(), &mut names);
+        let done = result.as_ref().map_or(json!({}), |answer| {
+            let outcomes: Vec<_> = answer.assignments.iter().map(AssignmentReload::summary).collect();
+            json!({ "file": answer.file, "assignments": outcomes })
+        });
+        self.note_end(who, fields, &result, done);
         result
     }
 
     fn reloaded(
         &self,
         who: &Who,
-        dry_run: bool,
+        request: &ReloadRequest,
         source: &dyn Reload,
         names: &mut BTreeSet<String>,
     ) -> Result<ReloadAnswer, ApiError> {
+        let dry_run = request.dry_run;
         let Reloaded { file, assignments, needs_restart } = source.read().map_err(|message| {
             ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_configuration", message)
         })?;
@@ -89,7 +86,7 @@ impl Admin {
             let known = slots.snapshot(name).is_some();
             let change = Change::Replace(rules.clone());
             planned.push(match known {
-                true => Some(self.rehearse(name, &change)?),
+                true => Some(self.plan(name, &change)?),
                 // Built under no name: wrong rules are found now.
                 false => slots.diff(rules, rules).map(|_| None).map_err(|error| api_error(&error))?,
             });
@@ -100,23 +97,24 @@ impl Admin {
         for ((name, rules), plan) in assignments.into_iter().zip(planned) {
             done.push(match plan {
                 None if dry_run => AssignmentReload::Defined { assignment: name },
-                None => match slots.define(&name, rules) {
+                None => match self.define_rules(who, &name, rules) {
                     Ok(_) => AssignmentReload::Defined { assignment: name },
-                    Err(error) => failed(name, api_error(&error)),
+                    Err(error) => failed(name, error),
                 },
                 Some(plan) if plan.changes.is_empty() => AssignmentReload::Unchanged { assignment: name },
                 Some(plan) if dry_run => AssignmentReload::Swapped(plan),
-                Some(_) => match self.swap_in(who, &name, Change::Replace(rules)) {
+                Some(_) => match self.swap_in(who, &name, Change::Replace(rules), request.kv) {
                     Ok(answer) => AssignmentReload::Swapped(answer),
                     Err(error) => failed(name, error),
                 },
             });
         }
         for name in gone.into_iter().filter(|name| slots.snapshot(name).is_some()) {
-            if !dry_run {
-                slots.remove(&name);
-            }
-            done.push(AssignmentReload::Removed { assignment: name });
+            let removed = if dry_run { Ok(()) } else { self.remove(who, &name) };
+            done.push(match removed {
+                Ok(()) => AssignmentReload::Removed { assignment: name },
+                Err(error) => failed(name, error),
+            });
         }
         if !dry_run {
             *names = now;
@@ -125,12 +123,13 @@ impl Admin {
     }
 
     /// Swaps, after the probation of the swap before it.
-    fn swap_in(&self, who: &Who, name: &str, change: Change) -> Result<SwapAnswer, ApiError> {
+    fn swap_in(&self, who: &Who, name: &str, change: Change, kv: KvPolicy) -> Result<SwapAnswer, ApiError> {
+        let policy = SwapPolicy { kv, ..SwapPolicy::default() };
         loop {
             if let Some(running) = self.engine.swaps().running() {
                 self.engine.swaps().wait(running.id);
             }
-            match self.change(who, name, change.clone(), SwapPolicy::default(), Wait::Commit) {
+            match self.change(who, name, change.clone(), policy, Wait::Commit) {
                 // Somebody else was quicker.
                 Err(error) if error.code.as_deref() == Some("E-PLUG-401") => {}
                 done => return done,

@@ -51,7 +51,7 @@ pub(crate) fn filter(
                     Ok(who) => answer(admin, who, &method, path.as_str(), query, &headers, body).await,
                     Err(error) => Err(error),
                 };
-                let code = result.as_ref().err().map(|error| error.message.clone());
+                let refusal = result.as_ref().err().map(|error| error.message.clone());
                 let response = match result {
                     Ok(Answer::Json(status, value)) => json_response(status, &value),
                     Ok(Answer::Stream(response)) => response,
@@ -63,7 +63,7 @@ pub(crate) fn filter(
                     %method,
                     path,
                     status = response.status().as_u16(),
-                    error = code,
+                    error = refusal,
                     "admin request"
                 );
                 response
@@ -103,10 +103,7 @@ async fn answer<B: Buf>(
             // Nobody knows yet how it ends.
             let open = request.wait == Wait::Begin && !request.dry_run;
             let status = if open { StatusCode::ACCEPTED } else { StatusCode::OK };
-            let Answer::Json(_, value) = blocking(move || admin.swap(&who, request)).await? else {
-                return Err(ApiError::internal("E-SERVER-ADMIN"));
-            };
-            Ok(Answer::Json(status, value))
+            blocking_with(status, move || admin.swap(&who, request)).await
         }
         "/rollback" => {
             only("POST", &[Method::POST])?;
@@ -134,7 +131,7 @@ async fn answer<B: Buf>(
         "/variant" => {
             only("POST", &[Method::POST])?;
             let request = parse(&body)?;
-            blocking(move || admin.variant(request)).await
+            blocking(move || admin.variant(&who, request)).await
         }
         "/stats" => {
             only("GET", &[Method::GET])?;
@@ -161,10 +158,17 @@ async fn answer<B: Buf>(
 async fn blocking<T: Serialize + Send + 'static>(
     action: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<Answer, ApiError> {
+    blocking_with(StatusCode::OK, action).await
+}
+
+async fn blocking_with<T: Serialize + Send + 'static>(
+    status: StatusCode,
+    action: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<Answer, ApiError> {
     let value =
         tokio::task::spawn_blocking(action).await.map_err(|_| ApiError::internal("E-SERVER-ADMIN"))??;
     let value = serde_json::to_value(value).map_err(|_| ApiError::internal("E-SERVER-ADMIN"))?;
-    Ok(Answer::Json(StatusCode::OK, value))
+    Ok(Answer::Json(status, value))
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {

@@ -86,7 +86,11 @@ fn check_directory(directory: &Path) -> Result<(), String> {
     if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(directory) {
         return Err(format!("its directory {shown} cannot be made: {error}"));
     }
-    let metadata = std::fs::metadata(directory).map_err(|error| format!("its directory {shown}: {error}"))?;
+    let metadata =
+        std::fs::symlink_metadata(directory).map_err(|error| format!("its directory {shown}: {error}"))?;
+    if metadata.is_symlink() {
+        return Err(format!("its directory {shown} is a symbolic link; name the directory itself"));
+    }
     if metadata.uid() != user() {
         let (expected, found) = (user(), metadata.uid());
         return Err(format!(
@@ -176,6 +180,13 @@ mod tests {
         std::fs::set_permissions(&directory, Permissions::from_mode(0o755)).expect("set");
         let message = refusal(&directory.join("a.sock"));
         assert!(message.contains("has mode 0755, expected 0700"), "{message}");
+        // Who owns the link can turn it elsewhere.
+        std::fs::set_permissions(&directory, Permissions::from_mode(0o700)).expect("set");
+        let link = fresh("link");
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(&directory, &link).expect("made");
+        assert!(refusal(&link.join("a.sock")).contains("symbolic link"));
+        std::fs::remove_file(&link).expect("removed");
         std::fs::remove_dir_all(&directory).expect("removed");
     }
 }

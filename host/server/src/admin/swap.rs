@@ -1,10 +1,12 @@
 //! Changes of assignments through the engine's swap protocol.
 
+use std::cell::Cell;
+
 use hotseam_engine::SwapError;
-use hotseam_slots::{Change, SwapPlan, SwapPolicy, SwapStage};
+use hotseam_slots::{Change, SwapEvent, SwapPlan, SwapPolicy, SwapStage};
 use serde_json::json;
 
-use super::actions::{Admin, api_error, refused};
+use super::actions::{Admin, api_error, merged, refused};
 use super::events::until;
 use super::who::Who;
 use super::wire::{RollbackRequest, SwapAnswer, SwapRequest, Wait};
@@ -19,7 +21,7 @@ impl Admin {
             .map_err(|message| ApiError::new(StatusCode::BAD_REQUEST, "invalid_rule", message))?;
         let assignment = request.assignment.as_deref().unwrap_or(LIVE);
         if request.dry_run {
-            return self.rehearse(assignment, &change);
+            return self.rehearse(who, assignment, &change);
         }
         self.change(who, assignment, change, request.policy, request.wait)
     }
@@ -28,7 +30,7 @@ impl Admin {
     pub(crate) fn rollback(&self, who: &Who, request: RollbackRequest) -> Result<SwapAnswer, ApiError> {
         let assignment = request.assignment.as_deref().unwrap_or(LIVE);
         if request.dry_run {
-            return self.rehearse(assignment, &Change::Back);
+            return self.rehearse(who, assignment, &Change::Back);
         }
         let plan = self.engine.swaps().plan(assignment, &Change::Back);
         let committed = self.engine.swaps().running().filter(|running| running.assignment == assignment);
@@ -42,11 +44,24 @@ impl Admin {
                 return Ok(self.answer(plan, false, Some(record.id), record.end));
             }
         }
-        self.change(who, assignment, Change::Back, SwapPolicy::default(), Wait::Commit)
+        let policy = SwapPolicy { kv: request.kv, ..SwapPolicy::default() };
+        self.change(who, assignment, Change::Back, policy, Wait::Commit)
     }
 
-    /// What `change` would change.
-    pub(super) fn rehearse(&self, assignment: &str, change: &Change) -> Result<SwapAnswer, ApiError> {
+    /// What `change` would change. Its code is loaded for that, so it is written down.
+    fn rehearse(&self, who: &Who, assignment: &str, change: &Change) -> Result<SwapAnswer, ApiError> {
+        let fields = json!({ "action": "plan", "assignment": assignment, "change": change.to_string() });
+        self.note(who, merged(&fields, json!({ "stage": "asked" })))?;
+        let plan = self.plan(assignment, change);
+        let done = plan.as_ref().map_or(json!({}), |plan| {
+            let hashes: Vec<_> = plan.newcomers.iter().map(|newcomer| newcomer.hash.as_str()).collect();
+            json!({ "hashes": hashes })
+        });
+        self.note_end(who, fields, &plan, done);
+        plan
+    }
+
+    pub(super) fn plan(&self, assignment: &str, change: &Change) -> Result<SwapAnswer, ApiError> {
         let plan = self.engine.swaps().plan(assignment, change).map_err(|error| api_error(&error))?;
         Ok(self.answer(&plan, true, None, None))
     }
@@ -68,6 +83,7 @@ impl Admin {
                 "policy": policy,
             }),
         )?;
+        let committed = Cell::new(None);
         let result = (|| {
             // Planned here first: what is wrong with the request is its answer, and no swap of its own.
             let plan = swaps.plan(assignment, &change).map_err(|error| api_error(&error))?;
@@ -92,7 +108,13 @@ impl Admin {
                 stage.is_end() || (wait == Wait::Commit && matches!(stage, SwapStage::Committed { .. }))
             };
             let alive = || self.engine.is_running();
-            let event = until(&events, id, alive, |event| enough(&event.stage)).ok_or_else(|| {
+            let seen = |event: &SwapEvent| {
+                if matches!(event.stage, SwapStage::Committed { .. }) {
+                    committed.set(Some(event.step));
+                }
+                enough(&event.stage)
+            };
+            let event = until(&events, id, alive, seen).ok_or_else(|| {
                 refused(None, "stopped", "the engine stopped before the swap was done".to_owned())
             })?;
             match event.stage {
@@ -106,7 +128,8 @@ impl Admin {
             self.note_end(who, fields, &result, json!({}));
         }
         let (plan, id, stage) = result?;
-        Ok(self.answer(&plan, false, id, stage))
+        let answer = self.answer(&plan, false, id, stage);
+        Ok(SwapAnswer { step: committed.get().unwrap_or(answer.step), ..answer })
     }
 
     fn answer(

@@ -123,10 +123,12 @@ fn token(path: &Path) -> Result<String, String> {
     let mut text = String::new();
     file.take(MOST).read_to_string(&mut text).map_err(|error| error.to_string())?;
     let token = text.trim();
-    let fit = token.len() >= LEAST && token.bytes().all(|byte| byte.is_ascii_graphic());
+    // Of a longer file only a part has been read.
+    let whole = metadata.len() <= MOST;
+    let fit = whole && token.len() >= LEAST && token.bytes().all(|byte| byte.is_ascii_graphic());
     if !fit {
         return Err(format!(
-            "expected one token of {LEAST} or more printable characters; make one with: openssl rand -hex 32"
+            "expected one token of {LEAST} to {MOST} printable characters; make one with: openssl rand -hex 32"
         ));
     }
     Ok(token.to_owned())
@@ -162,9 +164,9 @@ mod tests {
         std::os::unix::fs::symlink(&good, &link).unwrap();
         for (path, part) in [
             (file(&dir, "open", TOKEN, 0o640), "mode 0640, expected 0600"),
-            (file(&dir, "short", "secret", 0o600), "16 or more printable"),
+            (file(&dir, "short", "secret", 0o600), "16 to 4096 printable"),
             (file(&dir, "two", &format!("{TOKEN} {TOKEN}"), 0o600), "expected one token"),
-            (file(&dir, "long", &"x y".repeat(10_000), 0o600), "expected one token"),
+            (file(&dir, "long", &"x".repeat(10_000), 0o600), "expected one token"),
             (dir.join("missing"), "No such file"),
             (link, "symbolic link"),
             (dir.clone(), "no regular file"),

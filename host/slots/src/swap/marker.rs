@@ -18,6 +18,8 @@ pub struct SwapMarker {
     pub owner: String,
     /// Process that made it.
     pub pid: u32,
+    /// When that process started, in the kernel's count: another process may get its number later.
+    pub started: u64,
     /// Milliseconds since 1970.
     pub at_ms: u64,
     /// Who asked for it.
@@ -41,6 +43,7 @@ impl SwapMarker {
             id,
             owner: owner.to_owned(),
             pid: std::process::id(),
+            started: started(std::process::id()).unwrap_or_default(),
             at_ms,
             who: who.to_owned(),
             assignment: plan.assignment.clone(),
@@ -92,9 +95,8 @@ impl SwapMarker {
             bytes => bytes?,
         };
         let marker: Self = serde_json::from_slice(&bytes)?;
-        // A server that runs beside this one may be in probation. This process may have got the number of the dead one.
-        let own = marker.pid == std::process::id();
-        let alive = !own && Path::new("/proc").join(marker.pid.to_string()).exists();
+        // A server that runs beside this one may be in probation.
+        let alive = started(marker.pid) == Some(marker.started);
         Ok((!alive).then_some(marker))
     }
 
@@ -143,4 +145,14 @@ impl SwapMarker {
             self.who
         )
     }
+}
+
+/// When a process started, in ticks since the machine did; `None` if none of this number runs.
+fn started(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
+    // The name of the program, in brackets, may hold anything; after it come the state and, as the 20th, the start.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    let start = fields.nth(18)?.parse().ok()?;
+    (!matches!(state, "Z" | "X")).then_some(start)
 }

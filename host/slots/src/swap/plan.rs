@@ -109,6 +109,9 @@ pub struct SwapPlan {
     /// The table to put in its place.
     #[serde(skip)]
     pub(crate) to: Arc<Snapshot>,
+    /// Rules in force when it was planned, and how many of them came with the definition.
+    #[serde(skip)]
+    pub(crate) before: (Vec<Resolved>, usize),
     #[serde(skip)]
     pub(crate) rules: Vec<Resolved>,
     /// How many of them came with the definition.

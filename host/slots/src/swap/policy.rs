@@ -33,11 +33,15 @@ pub enum CheckDepth {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Probation {
-    /// Steps of the assignment after which it is over; 0 for no probation.
+    /// Steps of the assignment after which it is over; 0 for no probation. Only those count that use a cell that changed:
+    /// steps of its phase, or hand-offs.
     pub steps: u32,
     /// Milliseconds after which it is over even if fewer steps ran.
     pub ms: u64,
+    /// Milliseconds in a row after which it is over if no request of the assignment runs or waits.
+    pub idle_ms: u64,
     /// Whether a step whose numbers are not finite is given up, repeated on the old generations, and rolls the swap back.
+    /// It holds for the first `steps` steps, also for those that come after [`Probation::ms`] or [`Probation::idle_ms`].
     pub nan_guard: bool,
     /// How many times slower than before a step may be; `null` for no limit. Steps of as many rows are compared, and only
     /// [`Probation::SLOW_STEPS`] slow ones in a row count.
@@ -51,7 +55,7 @@ impl Probation {
 
 impl Default for Probation {
     fn default() -> Self {
-        Self { steps: 32, ms: 10_000, nan_guard: true, latency_factor: Some(10.0) }
+        Self { steps: 32, ms: 10_000, idle_ms: 2_000, nan_guard: true, latency_factor: Some(10.0) }
     }
 }
 

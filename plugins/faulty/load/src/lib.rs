@@ -59,14 +59,19 @@ macro_rules! export {
     };
 }
 
-/// The JSON manifest of a plugin of this name that takes all ops from stock.
+/// The JSON manifest of a plugin of this name that takes all ops from stock, of the mHC seam unless another base is named.
 #[macro_export]
 macro_rules! manifest {
     ($name:literal) => {
+        $crate::manifest!($name, "mhc/cpu-stock")
+    };
+    ($name:literal, $base:literal) => {
         concat!(
             "{\"name\": \"",
             $name,
-            "\", \"version\": \"1\", \"description\": \"a fault of loading\", \"base\": \"mhc/cpu-stock\"}"
+            "\", \"version\": \"1\", \"description\": \"a fault of loading\", \"base\": \"",
+            $base,
+            "\"}"
         )
     };
 }

@@ -42,6 +42,12 @@ impl Kernel {
                 version[0], version[1], version[2]
             )));
         }
+        // The module raises errors in the runtime that it is linked to, whose symbols its handle finds too.
+        if module.symbol(c"TVMFFIErrorMoveFromRaised") != move_error {
+            return Err(Error::unsupported(
+                "the module is not linked to this runtime; name the one it was built with",
+            ));
+        }
         // SAFETY: the symbols have these types in this version.
         unsafe {
             Ok(Self {

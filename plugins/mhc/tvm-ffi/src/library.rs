@@ -79,8 +79,7 @@ fn map(bytes: &[u8]) -> std::result::Result<Library, String> {
         }
     };
     let file = sealed().map_err(|e| format!("it cannot be staged: {e}"))?;
-    // The linker knows libraries by name, so the name must not be used again: the descriptor stays open.
-    let name = CString::new(format!("/proc/self/fd/{}", file.into_raw_fd())).map_err(|e| e.to_string())?;
+    let name = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(|e| e.to_string())?;
     // SAFETY: the constructors of the library run here; its bytes are those that the operator named by hash.
     let handle =
         unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE) };
@@ -93,5 +92,7 @@ fn map(bytes: &[u8]) -> std::result::Result<Library, String> {
             false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
         });
     }
+    // The linker knows libraries by name, so the name must not be used again: the descriptor stays open.
+    let _ = file.into_raw_fd();
     Ok(Library(handle))
 }

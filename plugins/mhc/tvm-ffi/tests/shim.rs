@@ -89,6 +89,13 @@ fn what_cannot_be_is_refused_by_name() {
         ..good.clone()
     });
     assert_eq!(message, "the runtime is TVM-FFI 0.2.16, expected 0.1.x");
+    let twin = build(dir.path(), "twin", "runtime.c", &["-Wl,-soname,libtwin.so"]);
+    let message = refused(Options {
+        runtime_sha256: sha256(&twin),
+        runtime: twin.to_str().unwrap().into(),
+        ..good.clone()
+    });
+    assert_eq!(message, "the module is not linked to this runtime; name the one it was built with");
     let other = build(dir.path(), "other", "runtime.c", &["-DTVMFFIGetVersion=renamed"]);
     let (runtime, runtime_sha256) = (other.to_str().unwrap().to_owned(), sha256(&other));
     assert_eq!(

@@ -29,24 +29,23 @@ pub(crate) use swap::{rollback, swap};
 /// Shows which variant each cell uses, or does what the subcommand says.
 pub(crate) fn slots(args: &SlotsArgs) -> Result<u8, Failure> {
     match &args.command {
-        None => show(&args.server),
+        None => show(&args.assignment.name, &args.server),
         Some(SlotsCommand::Watch { server }) => watch(server),
         Some(SlotsCommand::Save { file, server }) => saved::save(file, server),
         Some(SlotsCommand::Load(load)) => saved::load(load),
     }
 }
 
-fn show(args: &AdminArgs) -> Result<u8, Failure> {
+fn show(wanted: &str, args: &AdminArgs) -> Result<u8, Failure> {
     let view: SlotsView = ask(&door(args)?, Method::GET, "/slots", None)?;
-    if args.format == Format::Json {
-        terminal::json(&view)?;
-        return Ok(0);
-    }
-    let wanted = &args.assignment;
     let Some(assignment) = view.assignments.get(wanted) else {
         let known: Vec<&str> = view.assignments.keys().map(String::as_str).collect();
         return Err(Failure::usage(anyhow!("no assignment `{wanted}`; there are: {}", known.join(", "))));
     };
+    if args.format == Format::Json {
+        terminal::json(&view)?;
+        return Ok(0);
+    }
     let receipts = assignment.cells.iter().map(|line| receipt(line, None)).collect();
     let mut text = Trace::new(wanted, &assignment.digest.to_string(), receipts).to_string();
     text += "\nrules\n";
@@ -85,7 +84,7 @@ fn watch(args: &AdminArgs) -> Result<u8, Failure> {
 
 /// Shows what ran.
 pub(crate) fn trace(args: &TraceArgs) -> Result<u8, Failure> {
-    let path = format!("/trace?assignment={}", args.server.assignment);
+    let path = format!("/trace?assignment={}", args.assignment.name);
     let view: TraceView = ask(&door(&args.server)?, Method::GET, &path, None)?;
     if args.server.format == Format::Json {
         terminal::json(&view)?;

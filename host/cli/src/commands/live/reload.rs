@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use hotseam_server::admin::{AssignmentReload, ReloadAnswer, ReloadRequest};
 use hyper::Method;
 
-use super::{body, door, plan};
+use super::{body, door, plan, swap};
 use crate::admin::ask;
 use crate::args::{Format, ReloadArgs};
 use crate::failure::Failure;
@@ -13,14 +13,22 @@ use crate::terminal;
 
 /// Has the server read its file again.
 pub(crate) fn reload(args: &ReloadArgs) -> Result<u8, Failure> {
-    let request = ReloadRequest { dry_run: args.dry_run };
-    let answer: ReloadAnswer = ask(&door(&args.server)?, Method::POST, "/reload", body(&request)?)?;
+    let kv = swap::kv_policy(args.kv);
+    let request = ReloadRequest { dry_run: args.dry_run, kv };
+    let door = door(&args.server)?;
+    let sent = body(&request)?;
+    let ask = || ask::<ReloadAnswer>(&door, Method::POST, "/reload", sent);
+    let answer = if args.dry_run { ask()? } else { swap::telling(&door, None, ask)? };
     match args.server.format {
         Format::Json => terminal::json(&answer)?,
         Format::Text => terminal::data(&text(&answer))?,
     }
-    let refused = |one: &AssignmentReload| matches!(one, AssignmentReload::Refused { .. });
-    Ok(u8::from(answer.assignments.iter().any(refused)))
+    let refused = answer.assignments.iter().filter(|one| match one {
+        AssignmentReload::Swapped(plan) => swap::refusable(plan, kv),
+        one => matches!(one, AssignmentReload::Refused { .. }),
+    });
+    // Each is told.
+    Ok(u8::from(refused.count() > 0))
 }
 
 /// What became of each assignment.

@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
+use hotseam_config::cut_quotations;
 use hotseam_server::admin::{DefineRequest, SlotsView, VariantRequest, VariantView};
 use hotseam_slots::Rule;
 use hyper::Method;
@@ -22,7 +23,7 @@ const FORM: u32 = 1;
 
 /// What `slots save` writes.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a mapping with the keys form, model, assignments, hashes")]
 struct Saved {
     /// Number of this form.
     form: u32,
@@ -86,9 +87,10 @@ fn hashes<'a>(
 
 /// Brings a saved assignment back.
 pub(super) fn load(args: &LoadArgs) -> Result<u8, Failure> {
-    let (file, name) = (args.file.display(), &args.server.assignment);
+    let (file, name) = (args.file.display(), &args.assignment.name);
     let text = fs::read_to_string(&args.file).with_context(|| format!("cannot read {file}"));
     let saved: Saved = serde_yaml::from_str(&text.map_err(Failure::usage)?)
+        .map_err(|error| anyhow!(cut_quotations(&error.to_string())))
         .with_context(|| format!("{file} is not what `slots save` writes"))
         .map_err(Failure::usage)?;
     if saved.form != FORM {

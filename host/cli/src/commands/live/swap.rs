@@ -23,7 +23,7 @@ pub(crate) fn swap(args: &SwapArgs) -> Result<u8, Failure> {
     let request = SwapRequest {
         select: Some(rule.select().clone()),
         variant: rule.variant().cloned(),
-        assignment: Some(args.server.assignment.clone()),
+        assignment: Some(args.assignment.name.clone()),
         ..asked(&args.how)
     };
     send(&door(&args.server)?, &request, args.server.format)
@@ -32,11 +32,7 @@ pub(crate) fn swap(args: &SwapArgs) -> Result<u8, Failure> {
 /// The part of a request that says how careful the swap is.
 pub(super) fn asked(how: &SwapHow) -> SwapRequest {
     let policy = SwapPolicy {
-        kv: match how.kv {
-            Kv::Refuse => KvPolicy::Refuse,
-            Kv::Drain => KvPolicy::Drain,
-            Kv::Recompute => KvPolicy::Recompute,
-        },
+        kv: kv_policy(how.kv),
         conformance: match how.check {
             Check::Off => CheckDepth::Off,
             Check::Quick => CheckDepth::Quick,
@@ -54,24 +50,41 @@ pub(super) fn asked(how: &SwapHow) -> SwapRequest {
     SwapRequest { dry_run: how.dry_run, policy, wait, ..SwapRequest::default() }
 }
 
+/// What becomes of sequences in flight, as the server knows it.
+pub(super) fn kv_policy(kv: Kv) -> KvPolicy {
+    match kv {
+        Kv::Refuse => KvPolicy::Refuse,
+        Kv::Drain => KvPolicy::Drain,
+        Kv::Recompute => KvPolicy::Recompute,
+    }
+}
+
+/// Whether the swap of a plan would be refused, which is told.
+pub(super) fn refusable(plan: &SwapAnswer, kv: KvPolicy) -> bool {
+    let refused = plan.dry_run && !plan.layouts.is_empty() && kv == KvPolicy::Refuse;
+    if refused {
+        terminal::talk(&format!(
+            "{}: it would be refused (E-PLUG-402): a KV layout changes; choose --kv drain or --kv recompute",
+            plan.assignment
+        ));
+    }
+    refused
+}
+
 /// Sends a swap, tells its stages on stderr as they come, and prints what came of it.
 pub(super) fn send(door: &Door, request: &SwapRequest, format: Format) -> Result<u8, Failure> {
     let sent = body(request)?;
     let ask = || ask::<SwapAnswer>(door, Method::POST, "/swap", sent);
     let quiet = request.dry_run || request.wait == Wait::Begin;
     let answer = if quiet { ask()? } else { telling(door, request.assignment.as_deref(), ask)? };
-    let refused = answer.dry_run && !answer.layouts.is_empty() && request.policy.kv == KvPolicy::Refuse;
     print(&answer, format)?;
-    if refused {
-        terminal::talk(
-            "it would be refused (E-PLUG-402): a KV layout changes; choose --kv drain or --kv recompute",
-        );
-    }
-    Ok(u8::from(refused || matches!(answer.stage, Some(SwapStage::RolledBack { .. }))))
+    let failed =
+        refusable(&answer, request.policy.kv) || matches!(answer.stage, Some(SwapStage::RolledBack { .. }));
+    Ok(u8::from(failed))
 }
 
 /// Does `work` while the stages of the assignment's swaps are told on stderr.
-fn telling<T>(
+pub(super) fn telling<T>(
     door: &Door,
     assignment: Option<&str>,
     work: impl FnOnce() -> anyhow::Result<T>,
@@ -119,10 +132,14 @@ fn telling<T>(
 
 /// Undoes the last swap.
 pub(crate) fn rollback(args: &RollbackArgs) -> Result<u8, Failure> {
-    let request = RollbackRequest { assignment: Some(args.server.assignment.clone()), dry_run: args.dry_run };
-    let answer: SwapAnswer = ask(&door(&args.server)?, Method::POST, "/rollback", body(&request)?)?;
+    let (name, kv) = (&args.assignment.name, kv_policy(args.kv));
+    let request = RollbackRequest { assignment: Some(name.clone()), dry_run: args.dry_run, kv };
+    let door = door(&args.server)?;
+    let sent = body(&request)?;
+    let ask = || ask::<SwapAnswer>(&door, Method::POST, "/rollback", sent);
+    let answer = if args.dry_run { ask()? } else { telling(&door, Some(name), ask)? };
     print(&answer, args.server.format)?;
-    Ok(0)
+    Ok(u8::from(refusable(&answer, kv)))
 }
 
 fn print(answer: &SwapAnswer, format: Format) -> Result<(), Failure> {

@@ -39,7 +39,7 @@ pub(crate) fn loader(files: &PluginFiles) -> Result<Loader, Failure> {
         };
     }
     section.probe.enabled &= !files.no_probe;
-    host::loader(&section)
+    host::loader(&section).map_err(|unusable| Failure::usage(unusable.error))
 }
 
 /// A registry outside a model.

@@ -1,7 +1,8 @@
 //! Bodies of the endpoints that change assignments.
 
 use hotseam_slots::{
-    CellChange, Change, LayoutMove, Newcomer, Rule, Selector, SwapPolicy, SwapRecord, SwapStage, VariantSpec,
+    CellChange, Change, KvPolicy, LayoutMove, Newcomer, Rule, Selector, SwapPolicy, SwapRecord, SwapStage,
+    VariantSpec,
 };
 use serde::{Deserialize, Serialize};
 
@@ -70,6 +71,9 @@ pub struct RollbackRequest {
     /// Say what would change, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
+    /// What becomes of sequences whose KV layout changes, if the swap is out of its probation.
+    #[serde(default)]
+    pub kv: KvPolicy,
 }
 
 /// Answer of `POST /swap` and `POST /rollback`.
@@ -112,6 +116,9 @@ pub struct ReloadRequest {
     /// Read the file and say what would change, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
+    /// What becomes of sequences whose KV layout changes.
+    #[serde(default)]
+    pub kv: KvPolicy,
 }
 
 /// What a reload does to one assignment.
