@@ -230,10 +230,9 @@ fn generations_retire_also_if_swaps_follow_at_once() {
 #[test]
 fn only_what_uses_the_change_ends_its_probation() {
     // Either change is used once for each prompt, and not by the decode steps that follow.
-    for (select, variant) in [
-        ("moe@prefill", "moe/cpu-fused-scale"),
-        ("kv_transport", "faulty/kv_transport{fault: next-layer}"),
-    ] {
+    for (select, variant) in
+        [("moe@prefill", "moe/cpu-fused-scale"), ("kv_transport", "faulty/kv_transport{fault: next-layer}")]
+    {
         let engine = engine(EngineConfig { topology: Topology::Paired, ..sizes() });
         let probation = Probation { steps: 3, ms: 60_000, idle_ms: 60_000, ..Probation::default() };
         let policy = SwapPolicy { probation, ..unchecked() };

@@ -5,6 +5,7 @@ use crate::libraries;
 use crate::manifest::Cuda;
 use libloading::Library;
 use std::ffi::c_int;
+use std::fmt;
 
 /// The driver's library.
 const DRIVER: &str = "libcuda.so.1";
@@ -29,27 +30,27 @@ pub(crate) fn version(text: &str) -> Option<(u32, u32)> {
 
 /// Fails if the machine has no driver, one that is too old, or no device that the plugin has code for.
 pub(crate) fn check(name: &str, needed: &Cuda) -> Result<(), LoadError> {
-    libraries::check_for(name, DRIVER, &format!(" of {}", words(needed)))?;
+    libraries::check_for(name, DRIVER, &format!(" of {needed}"))?;
     judge(name, needed, ask())
 }
 
-/// What is needed, for messages.
-fn words(needed: &Cuda) -> String {
-    let mut words = match &needed.driver_min {
-        Some(version) => format!("a driver for CUDA {version} or later"),
-        None => "a CUDA driver".to_owned(),
-    };
-    if !needed.sm.is_empty() {
-        let sm = needed.sm.iter().map(|sm| format!("sm_{sm}")).collect::<Vec<_>>().join(", ");
-        words = format!("{words} and a device of {sm}");
+impl fmt::Display for Cuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.driver_min {
+            Some(version) => write!(f, "a driver for CUDA {version} or later")?,
+            None => f.write_str("a CUDA driver")?,
+        }
+        for (i, sm) in self.sm.iter().enumerate() {
+            write!(f, "{}sm_{sm}", if i == 0 { " and a device of " } else { ", " })?;
+        }
+        Ok(())
     }
-    words
 }
 
 fn judge(name: &str, needed: &Cuda, present: Result<Present, String>) -> Result<(), LoadError> {
     let error = |present: String, next: &str| {
         let (name, next) = (name.to_owned(), format!("{next} Variants that do not need it go on."));
-        Err(LoadError::Requirement { name, needed: words(needed), present, next })
+        Err(LoadError::Requirement { name, needed: needed.to_string(), present, next })
     };
     let present = match present {
         Ok(present) => present,

@@ -101,7 +101,8 @@ fn main() -> ExitCode {
                 scope.spawn(move || streams::run(engine, tokens, i, want, tally))
             })
             .collect();
-        std::thread::sleep(Duration::from_secs(2));
+        // The streams begin together, prefill after prefill; by then they no longer do.
+        std::thread::sleep(Duration::from_secs(20));
         let fresh = Resident::now();
         // Every file is mapped and has its verdict before anything is measured.
         (0..2 * SEAMS.len()).for_each(|_| swapper.swap());
@@ -115,12 +116,19 @@ fn main() -> ExitCode {
             std::thread::sleep(end - start);
             windows.push(Window { swaps: share, start, end });
             windows.push(Window { swaps: 0, start: end, end: Instant::now() });
-            eprintln!("pair {} of {pairs}: {share} swaps in {:.1} s", pair + 1, (end - start).as_secs_f64());
+            let (now, seconds) = (Resident::now(), (end - start).as_secs_f64());
+            eprintln!(
+                "pair {} of {pairs}: {share} swaps in {seconds:.1} s, {} kB resident",
+                pair + 1,
+                now.all
+            );
         }
         let last = Resident::now();
+        memory::trim();
+        let trimmed = Resident::now();
         tally.stop.store(true, Ordering::Relaxed);
         let gaps: Vec<Gap> = clients.into_iter().flat_map(|c| c.join().expect("a stream")).collect();
-        (windows, gaps, [fresh, warm, last])
+        (windows, gaps, [fresh, warm, last, trimmed])
     });
     let report = report(&windows, &gaps, memory, &swapper, &tally);
     eprintln!("{}", table(&report));
@@ -146,7 +154,7 @@ fn quantile(sorted: &[f64], q: f64) -> f64 {
 fn report(
     windows: &[Window],
     gaps: &[Gap],
-    memory: [Resident; 3],
+    memory: [Resident; 4],
     swapper: &Swapper<'_>,
     tally: &Tally,
 ) -> Value {
@@ -166,14 +174,14 @@ fn report(
     let ratios: Vec<f64> = rows.chunks_exact(2).map(|pair| max(&pair[0]) / max(&pair[1])).collect();
     let mut took = swapper.took[2 * SEAMS.len()..].to_vec();
     took.sort_unstable_by(f64::total_cmp);
-    let [fresh, warm, last] = memory;
+    let [fresh, warm, last, trimmed] = memory;
     json!({
         "swaps": swapper.done - 2 * SEAMS.len(), "requests": tally.requests.load(Ordering::Relaxed),
         "failed": tally.failed.load(Ordering::Relaxed), "different": tally.different.load(Ordering::Relaxed),
         "windows": rows, "max_ratios": ratios,
         "swap_ms": {"median": quantile(&took, 0.5), "max": quantile(&took, 1.0)},
         "resident_kb": {
-            "fresh": fresh.all, "all_mapped": warm.all, "end": last.all,
+            "fresh": fresh.all, "all_mapped": warm.all, "end": last.all, "end_trimmed": trimmed.all,
             "code_fresh": fresh.code, "code_all_mapped": warm.code, "code_end": last.code,
         },
     })
@@ -197,8 +205,8 @@ fn table(report: &Value) -> String {
     let kb = &report["resident_kb"];
     text += &format!(
         "largest gap, swapped over quiet, pair by pair: {}\n{} swaps, {} requests, {} failed, {} with other tokens; \
-         a swap takes {} ms in the median\nresident kB: {} before the first swap, {} with all files mapped, {} at the end; \
-         of it libraries: {}, {}, {}\n",
+         a swap takes {} ms in the median\nresident kB: {} before the first swap, {} with all files mapped, {} at the end, {} of it \
+         in use; of it libraries: {}, {}, {}\n",
         report["max_ratios"],
         report["swaps"],
         report["requests"],
@@ -208,6 +216,7 @@ fn table(report: &Value) -> String {
         kb["fresh"],
         kb["all_mapped"],
         kb["end"],
+        kb["end_trimmed"],
         kb["code_fresh"],
         kb["code_all_mapped"],
         kb["code_end"]

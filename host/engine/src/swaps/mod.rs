@@ -136,6 +136,7 @@ impl Swaps {
                 settings.patience,
             )?,
             settings,
+            preparer: Default::default(),
         };
         let thread = std::thread::Builder::new().name("swap".into()).spawn(move || runner.run())?;
         let (slots, thread) = (Arc::clone(slots), Mutex::new(Some(thread)));

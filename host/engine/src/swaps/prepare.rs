@@ -1,5 +1,6 @@
 //! Plan and conformance of a swap, beside the step loop.
 
+use crossbeam_channel::{SendError, Sender, unbounded};
 use hotseam_slots::{Change, CheckDepth, Slots, SlotsError, SwapPlan, SwapRequest, SwapStage, Verdicts};
 use std::time::Instant;
 
@@ -16,8 +17,41 @@ impl From<SlotsError> for Refusal {
     }
 }
 
+/// The thread that prepares. One serves all swaps, since an allocator keeps what a thread has freed, whole plugin files
+/// among it, for that thread.
+#[derive(Default)]
+pub(super) struct Preparer(Option<Sender<Task>>);
+
+pub(super) type Task = Box<dyn FnOnce() + Send>;
+
+impl Preparer {
+    /// Runs a task on it, beside the caller.
+    pub(super) fn run(&mut self, task: Task) -> std::io::Result<()> {
+        let task = match &self.0 {
+            None => task,
+            Some(tasks) => match tasks.send(task) {
+                Ok(()) => return Ok(()),
+                // It has panicked.
+                Err(SendError(task)) => task,
+            },
+        };
+        let (tasks, queue) = unbounded::<Task>();
+        std::thread::Builder::new().name("swap-prepare".into()).spawn(move || {
+            be_nice();
+            queue.into_iter().for_each(|task| task());
+        })?;
+        self.0 = Some(tasks);
+        self.run(task)
+    }
+
+    /// Leaves it to itself: it hangs. The next task gets another.
+    pub(super) fn give_up(&mut self) {
+        self.0 = None;
+    }
+}
+
 /// Gives this thread the lowest priority. It cannot be raised again, so the thread must be its own.
-pub(super) fn be_nice() {
+fn be_nice() {
     // SAFETY: the call reads its arguments only; 0 is the calling thread.
     let failed = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) } != 0;
     if failed {

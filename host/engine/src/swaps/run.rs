@@ -2,12 +2,13 @@
 
 use super::SwapSettings;
 use super::log::{Log, now_ms};
-use super::prepare::{Refusal, be_nice, prepare};
+use super::prepare::{Preparer, Refusal, prepare};
 use super::reaper::Remains;
 use super::trial::{Failure, Fault, Link, Stage, Trial};
 use crate::engine::{Incoming, Published};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use hotseam_slots::{Change, KvPolicy, Slots, SwapMarker, SwapPlan, SwapRequest, SwapStage, Verdicts};
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -53,6 +54,7 @@ pub(super) struct Runner {
     pub(super) settings: SwapSettings,
     pub(super) stop: Arc<AtomicBool>,
     pub(super) reaper: Sender<Remains>,
+    pub(super) preparer: RefCell<Preparer>,
 }
 
 impl Runner {
@@ -140,13 +142,14 @@ impl Runner {
         let (slots, verdicts) = (Arc::clone(&self.slots), Arc::clone(&self.verdicts));
         let (log, published, asked) = (Arc::clone(&self.log), Arc::clone(&self.published), request.clone());
         let work = move || {
-            be_nice();
             let tell = |stage| log.tell(id, &asked.assignment, published.step.load(Ordering::Relaxed), stage);
             // Nobody listens any more if it took too long.
             let _ = send.send(prepare(&slots, &verdicts, &asked, &tell));
         };
-        let spawned = std::thread::Builder::new().name("swap-prepare".into()).spawn(work);
-        spawned.map_err(|error| Refusal { code: None, message: format!("preparation thread: {error}") })?;
+        let mut preparer = self.preparer.borrow_mut();
+        preparer
+            .run(Box::new(work))
+            .map_err(|error| Refusal { code: None, message: format!("preparation thread: {error}") })?;
         let start = Instant::now();
         let limit = Duration::from_millis(request.policy.prepare_ms);
         let plan = loop {
@@ -155,6 +158,7 @@ impl Runner {
                 Err(RecvTimeoutError::Timeout) if self.stopping() => return Err(stopped().into()),
                 Err(RecvTimeoutError::Timeout) if start.elapsed() < limit => self.take_back_pending(),
                 Err(RecvTimeoutError::Timeout) => {
+                    preparer.give_up();
                     let message = format!(
                         "E-PLUG-303 {}: preparation did not end. expected at most {} ms. Its thread is left to itself; \
                          look for a hang in the plugin's create or calls, or raise prepare_ms.",

@@ -191,6 +191,9 @@ impl Known {
         if !manifest.requires.libs.is_empty() {
             line("libraries", manifest.requires.libs.join(", "));
         }
+        if let Some(cuda) = &manifest.requires.cuda {
+            line("cuda", cuda.to_string());
+        }
         for (name, option) in &manifest.options {
             let values: Vec<String> = option.values.iter().map(plain).collect();
             let kind = if values.is_empty() { option.kind.name().to_owned() } else { values.join(" | ") };
