@@ -81,13 +81,43 @@ pub(crate) unsafe fn raw_mut<'a, T>(ptr: *mut T, n: usize, what: &str) -> Result
     Ok(unsafe { std::slice::from_raw_parts_mut(ptr, n) })
 }
 
+/// Whether a tensor is just what is wanted, in a few comparisons, since calls make many views; returns the number of
+/// elements. What does not fit is looked at again by [`check`] and [`same_shape`], which say why.
+#[inline]
+fn fits<const N: usize>(t: &TensorRef, shape: &[usize; N], dtype: u32, align: usize) -> Option<usize> {
+    let mut fits = t.ndim as usize == N && t.dtype == dtype && t.device == device::CPU;
+    let mut n = 1usize;
+    for d in (0..N).rev() {
+        fits &= t.shape[d] as usize == shape[d] && (t.shape[d] <= 1 || t.strides[d] as usize == n);
+        n = n.checked_mul(shape[d])?;
+    }
+    fits &= t.data.addr().is_multiple_of(align) && (n == 0 || !t.data.is_null());
+    fits.then_some(n)
+}
+
+/// Number of elements of an f32 tensor of `shape`.
+#[inline]
+fn f32_len<const N: usize>(t: &TensorRef, what: &str, shape: &[usize; N]) -> Result<usize> {
+    match fits(t, shape, dtype::F32, 4) {
+        Some(n) => Ok(n),
+        None => {
+            let n = check(t, what, N as u32, &[dtype::F32], 4)?;
+            same_shape(t, what, shape).map(|()| n)
+        }
+    }
+}
+
 /// An f32 tensor of `shape`.
 ///
 /// # Safety
 /// The tensor's memory is valid for its shape for `'a`, and not written meanwhile.
-pub(crate) unsafe fn f32s<'a>(t: &TensorRef, what: &str, shape: &[usize]) -> Result<&'a [f32]> {
-    let n = check(t, what, shape.len() as u32, &[dtype::F32], 4)?;
-    same_shape(t, what, shape)?;
+#[inline]
+pub(crate) unsafe fn f32s<'a, const N: usize>(
+    t: &TensorRef,
+    what: &str,
+    shape: &[usize; N],
+) -> Result<&'a [f32]> {
+    let n = f32_len(t, what, shape)?;
     // SAFETY: the caller's contract; the checks above.
     unsafe { raw(t.data.cast::<f32>(), n, what) }
 }
@@ -96,9 +126,13 @@ pub(crate) unsafe fn f32s<'a>(t: &TensorRef, what: &str, shape: &[usize]) -> Res
 ///
 /// # Safety
 /// The tensor's memory is valid for its shape for `'a`, and touched by nobody else meanwhile.
-pub(crate) unsafe fn f32s_mut<'a>(t: &TensorRef, what: &str, shape: &[usize]) -> Result<&'a mut [f32]> {
-    let n = check(t, what, shape.len() as u32, &[dtype::F32], 4)?;
-    same_shape(t, what, shape)?;
+#[inline]
+pub(crate) unsafe fn f32s_mut<'a, const N: usize>(
+    t: &TensorRef,
+    what: &str,
+    shape: &[usize; N],
+) -> Result<&'a mut [f32]> {
+    let n = f32_len(t, what, shape)?;
     // SAFETY: the caller's contract; the checks above.
     unsafe { raw_mut(t.data.cast::<f32>(), n, what) }
 }
@@ -135,9 +169,13 @@ pub(crate) unsafe fn i32s<'a>(t: &TensorRef, what: &str, width: usize) -> Result
 }
 
 /// A pool `[slots, entry_bytes]` of bytes, aligned for f32; returns (slots, entry_bytes).
+#[inline]
 pub(crate) fn pool_shape(t: &TensorRef, what: &str) -> Result<(usize, usize)> {
-    check(t, what, 2, &[dtype::U8], 4)?;
-    Ok((t.shape[0] as usize, t.shape[1] as usize))
+    let shape = [t.shape[0] as usize, t.shape[1] as usize];
+    if t.shape[0] < 0 || t.shape[1] < 0 || fits(t, &shape, dtype::U8, 4).is_none() {
+        check(t, what, 2, &[dtype::U8], 4)?;
+    }
+    Ok((shape[0], shape[1]))
 }
 
 /// Extent of dimension `d`.
