@@ -86,7 +86,7 @@ fn an_option_that_the_good_variant_lacks_comes_with_its_variant() {
     assert_eq!(decode.len(), 2, "{moe:?}");
     for change in decode {
         assert_eq!(change.2, "moe/cpu-stock -> faulty/moe{call: experts, fault: scale-twice}");
-        assert_eq!(change.3, "faulty/moe{fault: scale-twice}");
+        assert_eq!(change.3, "faulty/moe{call: experts, fault: scale-twice}");
     }
 }
 

@@ -178,7 +178,7 @@ fn one_swap_at_a_time_and_none_for_what_is_active() {
     let id = engine.swaps().begin(add("attention@decode", "attention/cpu-sm120-mma", policy)).expect("begun");
     let busy = engine.swaps().begin(add("moe", "moe/cpu-stock", policy)).expect_err("one at a time");
     assert_eq!((&busy, busy.code()), (&SwapError::Busy { running: id }, Some(401)));
-    assert!(busy.to_string().starts_with("E-PLUG-401 swap 1 is running"), "{busy}");
+    assert!(busy.to_string().starts_with("E-PLUG-401 swap 1 is running or on probation"), "{busy}");
     assert_eq!(engine.swaps().running().map(|r| r.id), Some(id));
     kept(&engine.swaps().wait(id).expect("known"));
     assert_eq!(engine.swaps().running(), None);

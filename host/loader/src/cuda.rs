@@ -31,7 +31,22 @@ pub(crate) fn version(text: &str) -> Option<(u32, u32)> {
 /// Fails if the machine has no driver, one that is too old, or no device that the plugin has code for.
 pub(crate) fn check(name: &str, needed: &Cuda) -> Result<(), LoadError> {
     libraries::check_for(name, DRIVER, &format!(" of {needed}"))?;
+    lift_address_space();
     judge(name, needed, ask())
+}
+
+/// Raises the limit of this process's address space as far as it goes: a driver reserves many times what it uses, and fails
+/// under the limit that a probe has otherwise.
+fn lift_address_space() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the struct is valid for both calls.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            // If it stays, the driver says what that means.
+            libc::setrlimit(libc::RLIMIT_AS, &raw const limit);
+        }
+    }
 }
 
 impl fmt::Display for Cuda {

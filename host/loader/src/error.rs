@@ -299,7 +299,9 @@ pub enum LoadError {
         reason: String,
     },
     /// The plugin did not make a usable instance.
-    #[error("E-PLUG-303 {name}: {stage} failed: {reason}. Check the options {options} and the plugin's log.")]
+    #[error(
+        "E-PLUG-303 {name}: {stage} failed: {reason}. Check the options {options}; what the plugin logged stands on the host's stderr."
+    )]
     Create {
         /// Variant asked for.
         name: String,

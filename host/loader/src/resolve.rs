@@ -85,6 +85,9 @@ fn not_found(name: &str, file: &str, dirs: &[PathBuf]) -> LoadError {
         name: name.to_owned(),
         file: file.to_owned(),
         dirs: dirs.iter().map(|d| d.display().to_string()).collect::<Vec<_>>().join(", "),
-        hint: did_you_mean(name, known.iter().map(String::as_str)),
+        hint: format!(
+            "{} Other directories are named in `plugins.dirs` or with --dir.",
+            did_you_mean(name, known.iter().map(String::as_str))
+        ),
     }
 }

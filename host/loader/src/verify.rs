@@ -135,7 +135,11 @@ impl Check<'_> {
             return Err(self.refuse(&rule, format!("user {}", meta.uid()), "Change the owner with chown."));
         }
         let (forbidden, rule, next) = if self.policy.strict {
-            (0o022, "must not be writable by group or others (strict policy)", "Run chmod go-w on it.")
+            (
+                0o022,
+                "must not be writable by group or others under the policies `manifest` and `signed`",
+                "Run chmod go-w on it.",
+            )
         } else {
             (0o002, "must not be writable by others", "Run chmod o-w on it.")
         };

@@ -104,7 +104,7 @@ fn place_type_and_mode() {
     let strict =
         Loader::with_policy(vec![dir.path().to_owned()], Policy { strict: true, ..Policy::default() })
             .expect("a loader");
-    assert_refused(strict.open(NAME), 101, &["strict", "0775", "chmod go-w"]);
+    assert_refused(strict.open(NAME), 101, &["the policies `manifest`", "0775", "chmod go-w"]);
 }
 
 #[test]

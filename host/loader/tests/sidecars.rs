@@ -349,7 +349,9 @@ fn a_directory_that_others_may_write_is_refused_under_every_policy() {
             }
             let error = refused(loader.open(NAME), 101);
             let rule = match strict {
-                true => "its directory must not be writable by group or others (strict policy)",
+                true => {
+                    "its directory must not be writable by group or others under the policies `manifest` and `signed`"
+                }
                 false => "its directory must not be writable by others",
             };
             let words = format!("{rule}, found mode {mode:04o}. Run chmod ");

@@ -94,7 +94,10 @@ fn parse_options(text: &str) -> Result<Options, String> {
                     .or_else(|| n.as_f64().and_then(serde_json::Number::from_f64).map(Value::Number)),
                 _ => None,
             };
-            let what = || format!("option `{key}`: expected true, false, a finite number or a word");
+            let what = || match key.contains(':') {
+                true => format!("option `{key}`: expected a space after the colon"),
+                false => format!("option `{key}`: expected true, false, a finite number or a word"),
+            };
             Ok((key.clone(), scalar.ok_or_else(what)?))
         })
         .collect()

@@ -64,7 +64,9 @@ impl Default for SwapSettings {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SwapError {
     /// Another one runs.
-    #[error("E-PLUG-401 swap {running} is running, and one runs at a time. Wait for its end.")]
+    #[error(
+        "E-PLUG-401 swap {running} is running or on probation, and one runs at a time. Wait for its end (`--wait`), or take it back with `hotseam rollback`."
+    )]
     Busy {
         /// Its number.
         running: u64,

@@ -86,7 +86,7 @@ pub(super) fn prepare(
             let remembered = if cached { " (remembered)" } else { "" };
             let message = format!(
                 "E-PLUG-304 {variant}: conformance failed{remembered}: {failure}. hash {}. Correct the plugin, or swap with \
-                 conformance `off` if it is meant to differ.",
+                 `--check off` if it is meant to differ.",
                 generation.hash
             );
             return Err(Refusal { code: Some(304), message });

@@ -110,6 +110,7 @@ fn take_stdout() -> io::Result<File> {
 
 /// Limits of this process, set before any code of the plugin runs.
 fn limit(request: &Request) -> io::Result<()> {
+    // The most that the first may be raised to stays, for a plugin that turns out to need CUDA.
     let limits = [
         (libc::RLIMIT_AS, request.memory),
         (libc::RLIMIT_CPU, request.seconds.saturating_mul(THREADS as u64).saturating_add(1)),
@@ -117,10 +118,19 @@ fn limit(request: &Request) -> io::Result<()> {
         (libc::RLIMIT_CORE, 0),
     ];
     for (resource, value) in limits {
-        let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
-        // SAFETY: the struct is valid for the call.
-        if unsafe { libc::setrlimit(resource, &raw const limit) } != 0 {
-            return Err(io::Error::last_os_error());
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the struct is valid for both calls.
+        unsafe {
+            if libc::getrlimit(resource, &raw mut limit) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            limit.rlim_cur = value.min(limit.rlim_max);
+            if resource != libc::RLIMIT_AS {
+                limit.rlim_max = limit.rlim_cur;
+            }
+            if libc::setrlimit(resource, &raw const limit) != 0 {
+                return Err(io::Error::last_os_error());
+            }
         }
     }
     // A child whose host is gone is killed.

@@ -62,7 +62,7 @@ pub(super) fn words(stage: &SwapStage) -> String {
         SwapStage::AlreadyActive => "already so".to_owned(),
         SwapStage::Refused { message, .. } => format!("refused: {message}"),
         SwapStage::RolledBack { message, .. } => format!("rolled back: {message}"),
-        SwapStage::Retired { ms } => format!("the old variants ended after {ms} ms"),
+        SwapStage::Retired { ms } => format!("what nobody can go back to any more has ended, after {ms} ms"),
         SwapStage::RetireStuck { holders, ms } => {
             format!(
                 "E-PLUG-503 the old variants are still in use after {ms} ms, by {}",

@@ -8,26 +8,20 @@ use anyhow::{Context as _, anyhow};
 /// The SDK's manifest in a checkout of Hotseam.
 const MANIFEST: &str = "abi/sdk/Cargo.toml";
 
-/// What a new crate links.
+/// What a new crate links: the SDK of a checkout of Hotseam.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Sdk {
-    /// A checkout of Hotseam.
-    Checkout(PathBuf),
-    /// A published version.
-    Version(&'static str),
-}
+pub(super) struct Sdk(PathBuf);
 
 impl Sdk {
-    /// The checkout that was named; else the one that this program or the working directory lies in; else the version
-    /// of this program.
+    /// The checkout that was named, or else the one that this program or the working directory lies in.
     ///
     /// # Errors
-    /// If the directory that was named has no SDK.
+    /// If there is none, or the directory that was named has no SDK.
     pub(super) fn find(named: Option<&Path>) -> anyhow::Result<Self> {
         if let Some(dir) = named {
             let dir = dir.canonicalize().with_context(|| format!("--sdk {}", dir.display()))?;
             return match dir.join(MANIFEST).is_file() {
-                true => Ok(Self::Checkout(dir)),
+                true => Ok(Self(dir)),
                 false => Err(anyhow!(
                     "--sdk {}: it has no {MANIFEST}; expected a checkout of Hotseam",
                     dir.display()
@@ -35,46 +29,33 @@ impl Sdk {
             };
         }
         let around = [std::env::current_exe(), std::env::current_dir()];
-        Ok(around
-            .into_iter()
-            .flatten()
-            .find_map(|start| Self::above(&start))
-            .unwrap_or(Self::Version(env!("CARGO_PKG_VERSION"))))
+        around.into_iter().flatten().find_map(|start| Self::above(&start)).ok_or_else(|| {
+            anyhow!("neither this program nor the working directory lies in a checkout of Hotseam; name one with --sdk DIR")
+        })
     }
 
     /// The checkout that `start` lies in.
     fn above(start: &Path) -> Option<Self> {
         let start = start.canonicalize().ok()?;
-        start.ancestors().find(|dir| dir.join(MANIFEST).is_file()).map(|dir| Self::Checkout(dir.to_owned()))
+        start.ancestors().find(|dir| dir.join(MANIFEST).is_file()).map(|dir| Self(dir.to_owned()))
     }
 
     /// The value of the dependency in a manifest.
     pub(super) fn dependency(&self) -> String {
-        match self {
-            // TOML and JSON write a string alike, paths being without control characters.
-            Self::Checkout(dir) => {
-                let path = serde_json::Value::from(dir.join("abi/sdk").display().to_string());
-                format!("{{ path = {path} }}")
-            }
-            Self::Version(version) => format!("\"{version}\""),
-        }
+        // TOML and JSON write a string alike, paths being without control characters.
+        let path = serde_json::Value::from(self.0.join("abi/sdk").display().to_string());
+        format!("{{ path = {path} }}")
     }
 
     /// The lock file of the checkout; cargo takes what the new crate needs from it.
     pub(super) fn lock(&self) -> Option<String> {
-        match self {
-            Self::Checkout(dir) => std::fs::read_to_string(dir.join("Cargo.lock")).ok(),
-            Self::Version(_) => None,
-        }
+        std::fs::read_to_string(self.0.join("Cargo.lock")).ok()
     }
 }
 
 impl fmt::Display for Sdk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Checkout(dir) => write!(f, "the SDK of {}", dir.display()),
-            Self::Version(version) => write!(f, "hotseam-sdk {version}"),
-        }
+        write!(f, "the SDK of {}", self.0.display())
     }
 }
 
@@ -83,13 +64,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checkout_is_found_from_below_and_a_version_stands_in() {
+    fn a_checkout_is_found_from_below() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
-        assert_eq!(Sdk::above(&root.join("host/cli/src")), Some(Sdk::Checkout(root.clone())));
+        assert_eq!(Sdk::above(&root.join("host/cli/src")), Some(Sdk(root.clone())));
         assert_eq!(Sdk::above(Path::new("/")), None);
-        assert!(Sdk::Checkout(root).lock().unwrap().contains("hotseam-sdk"));
-        assert_eq!(Sdk::Version("1.2.3").dependency(), "\"1.2.3\"");
-        assert_eq!(Sdk::Checkout("/a \"b\"".into()).dependency(), r#"{ path = "/a \"b\"/abi/sdk" }"#);
+        assert!(Sdk(root).lock().unwrap().contains("hotseam-sdk"));
+        assert_eq!(Sdk("/a \"b\"".into()).dependency(), r#"{ path = "/a \"b\"/abi/sdk" }"#);
     }
 
     #[test]
