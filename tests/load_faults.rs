@@ -1,6 +1,8 @@
-//! Plugins with faults of loading (`plugins/faulty/load`) are refused with their code and leave the server serving.
+//! Plugins with faults of loading (`plugins/faulty/load`, and `layout` of the loader's own tests) are refused with their
+//! code and leave the server serving.
 //!
-//! They are examples: `cargo test --workspace` builds them, `cargo build --release -p hotseam-faulty-load --examples` too.
+//! They are examples: `cargo test --workspace` builds them, and so does
+//! `cargo build --release -p hotseam-faulty-load -p hotseam-loader --examples`.
 
 use hotseam_tests::http::{Server, hotseam, run};
 use hotseam_tests::plugins;

@@ -56,7 +56,7 @@ pub struct ProbeSection {
     #[serde(deserialize_with = "seconds")]
     #[schemars(extend("exclusiveMinimum" = 0, "maximum" = 604_800))]
     pub timeout_seconds: f64,
-    /// Address space of the child, in MiB.
+    /// Address space of the child, in MiB; a plugin that needs CUDA is not held to it, as drivers reserve it without end.
     #[serde(deserialize_with = "positive")]
     #[schemars(range(min = 1))]
     pub memory_mb: usize,

@@ -135,8 +135,8 @@ fn in_the_calls_that_make_describe_and_end_an_instance() {
     let events = engine.swaps().subscribe();
     let no_probation = Probation { steps: 0, ..Probation::default() };
     let policy = SwapPolicy { probation: no_probation, ..unchecked() };
-    let mut backs = Vec::new();
     under_load(&engine, &requests(), &want, || {
+        let mut backs = Vec::new();
         for seam in Seam::ALL {
             let with = |call| {
                 let variant = format!("faulty/{seam}{{fault: panic, call: {call}}}");
@@ -156,14 +156,15 @@ fn in_the_calls_that_make_describe_and_end_an_instance() {
             kept(&back);
             backs.push(back.id);
         }
+        // Each has ended, while requests run, and the process with none of them.
+        while !backs.is_empty() {
+            let event = events.recv_timeout(Duration::from_secs(10));
+            let event =
+                event.unwrap_or_else(|_| panic!("the instances of the swaps {backs:?} have not ended"));
+            if matches!(event.stage, SwapStage::Retired { .. }) {
+                backs.retain(|back| *back != event.id);
+            }
+        }
     });
     assert_nothing_lost(&engine);
-    // Each has ended, and the process with none of them.
-    while !backs.is_empty() {
-        let event = events.recv_timeout(Duration::from_secs(10));
-        let event = event.unwrap_or_else(|_| panic!("the instances of the swaps {backs:?} have not ended"));
-        if matches!(event.stage, SwapStage::Retired { .. }) {
-            backs.retain(|back| *back != event.id);
-        }
-    }
 }

@@ -300,7 +300,8 @@ pub enum LoadError {
     },
     /// The plugin did not make a usable instance.
     #[error(
-        "E-PLUG-303 {name}: {stage} failed: {reason}. Check the options {options}; what the plugin logged stands on the host's stderr."
+        "E-PLUG-303 {name}: {stage} failed: {reason}. Check the options {options}; what the plugin logged stands on the \
+         host's stderr."
     )]
     Create {
         /// Variant asked for.

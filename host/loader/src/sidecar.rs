@@ -40,7 +40,7 @@ fn with(path: &Path, ending: &str) -> PathBuf {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sidecar {
     /// Name of the plugin file, without its directory.
-    pub library: String,
+    pub file_name: String,
     /// Bytes of the plugin file.
     pub size: u64,
     /// Hash of the plugin file, lower-case hexadecimal.
@@ -73,7 +73,8 @@ struct File {
     kind: String,
     contract: u32,
     host_services: u32,
-    library: String,
+    #[serde(rename = "library")]
+    file_name: String,
     size: u64,
     sha256: String,
     description: String,
@@ -129,8 +130,8 @@ impl Mirror {
 
 impl Sidecar {
     /// The sidecar of a file that says this of itself.
-    pub fn new(library: String, size: u64, sha256: String, mirror: Mirror) -> Self {
-        Self { library, size, sha256, mirror }
+    pub fn new(file_name: String, size: u64, sha256: String, mirror: Mirror) -> Self {
+        Self { file_name, size, sha256, mirror }
     }
 
     /// Text of the file.
@@ -143,7 +144,7 @@ impl Sidecar {
             kind: mirror.kind.clone(),
             contract: mirror.contract,
             host_services: mirror.host_services,
-            library: self.library.clone(),
+            file_name: self.file_name.clone(),
             size: self.size,
             sha256: self.sha256.clone(),
             description: manifest.description,
@@ -209,7 +210,7 @@ impl Sidecar {
         })?;
         let mirror =
             Mirror { kind: file.kind, contract: file.contract, host_services: file.host_services, manifest };
-        Ok(Self { library: file.library, size: file.size, sha256: file.sha256, mirror })
+        Ok(Self { file_name: file.file_name, size: file.size, sha256: file.sha256, mirror })
     }
 }
 

@@ -246,7 +246,7 @@ impl Check<'_> {
         let size = bytes.len().to_string();
         let file = file.to_string_lossy();
         let facts = [
-            ("the library's name", sidecar.library.as_str(), file.as_ref()),
+            ("the library's name", sidecar.file_name.as_str(), file.as_ref()),
             ("the sha256", &sidecar.sha256, sha256),
             ("the size in bytes", &sidecar.size.to_string(), &size),
         ];

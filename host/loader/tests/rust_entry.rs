@@ -93,11 +93,11 @@ fn a_panic_is_an_error_of_the_call() {
 
 #[test]
 fn another_root_module_is_refused_by_its_layout() {
-    let error = open("other_root_module").expect_err("refused");
+    let error = open("faulty_layout").expect_err("refused");
     let text = error.to_string();
     assert_eq!(error.code(), 204, "{text}");
     assert!(text.len() < 1200, "the report is summed up: {text}");
-    for word in ["other_root_module.so", "expected", "PluginMod", "Rebuild"] {
+    for word in ["faulty_layout.so", "expected", "PluginMod", "Rebuild"] {
         assert!(text.contains(word), "`{word}` is not in: {text}");
     }
     let LoadError::Layout { report, .. } = &error else { panic!("another kind: {text}") };

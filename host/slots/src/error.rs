@@ -182,7 +182,8 @@ pub enum SlotsError {
     },
     /// There is no earlier rule list to go back to.
     #[error(
-        "assignment `{name}` has no change to roll back. One change is kept; `hotseam swap '!SELECTOR'` takes older ones back."
+        "assignment `{name}` has no change to roll back. One change is kept; `hotseam swap '!SELECTOR'` takes older ones \
+         back."
     )]
     NothingToRollBack {
         /// The assignment.

@@ -65,7 +65,8 @@ impl Default for SwapSettings {
 pub enum SwapError {
     /// Another one runs.
     #[error(
-        "E-PLUG-401 swap {running} is running or on probation, and one runs at a time. Wait for its end (`--wait`), or take it back with `hotseam rollback`."
+        "E-PLUG-401 swap {running} is running or on probation, and one runs at a time. Wait for its end (`--wait`), or \
+         take it back with `hotseam rollback`."
     )]
     Busy {
         /// Its number.

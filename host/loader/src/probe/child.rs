@@ -110,7 +110,6 @@ fn take_stdout() -> io::Result<File> {
 
 /// Limits of this process, set before any code of the plugin runs.
 fn limit(request: &Request) -> io::Result<()> {
-    // The most that the first may be raised to stays, for a plugin that turns out to need CUDA.
     let limits = [
         (libc::RLIMIT_AS, request.memory),
         (libc::RLIMIT_CPU, request.seconds.saturating_mul(THREADS as u64).saturating_add(1)),
@@ -125,6 +124,7 @@ fn limit(request: &Request) -> io::Result<()> {
                 return Err(io::Error::last_os_error());
             }
             limit.rlim_cur = value.min(limit.rlim_max);
+            // Address space may be had back by a plugin that turns out to need CUDA.
             if resource != libc::RLIMIT_AS {
                 limit.rlim_max = limit.rlim_cur;
             }

@@ -82,5 +82,5 @@ fn a_host_of_version_1_refuses_version_2_by_number() {
 
 #[test]
 fn a_root_module_of_another_family_is_refused_by_its_layout() {
-    assert_eq!(take("other_root_module", HOST).map(|_| ()).expect_err("refused").code(), 204);
+    assert_eq!(take("faulty_layout", HOST).map(|_| ()).expect_err("refused").code(), 204);
 }

@@ -30,7 +30,9 @@ impl Sdk {
         }
         let around = [std::env::current_exe(), std::env::current_dir()];
         around.into_iter().flatten().find_map(|start| Self::above(&start)).ok_or_else(|| {
-            anyhow!("neither this program nor the working directory lies in a checkout of Hotseam; name one with --sdk DIR")
+            anyhow!(
+                "neither this program nor the working directory lies in a checkout of Hotseam; name one with --sdk DIR"
+            )
         })
     }
 
