@@ -64,6 +64,15 @@ impl Buffer {
         Self::new(name, Role::Input, values.chunks_exact(2).map(word))
     }
 
+    /// An input of bytes, filled up to whole words with poison.
+    pub(crate) fn bytes_of(name: &'static str, bytes: &[u8]) -> Self {
+        let poison = POISON.to_ne_bytes();
+        let word = |chunk: &[u8]| {
+            u32::from_ne_bytes(std::array::from_fn(|i| chunk.get(i).copied().unwrap_or(poison[i])))
+        };
+        Self::new(name, Role::Input, bytes.chunks(4).map(word))
+    }
+
     /// `n` poisoned words.
     pub(crate) fn poisoned(name: &'static str, role: Role, n: usize) -> Self {
         Self::new(name, role, (0..n).map(|_| POISON))
@@ -130,7 +139,13 @@ impl Buffer {
 
     /// A contiguous tensor over the buffer.
     pub(crate) fn tensor(&mut self, dtype: u32, shape: &[usize]) -> TensorRef {
-        let mut t = TensorRef { data: self.ptr(), dtype, ndim: shape.len() as u32, ..TensorRef::NONE };
+        TensorRef { data: self.ptr(), ..self.view(dtype, shape) }
+    }
+
+    /// A contiguous tensor over the buffer that nothing writes through.
+    pub(crate) fn view(&self, dtype: u32, shape: &[usize]) -> TensorRef {
+        let data = self.words().as_ptr().cast_mut().cast();
+        let mut t = TensorRef { data, dtype, ndim: shape.len() as u32, ..TensorRef::NONE };
         t.device = device::CPU;
         t.shape = [1; 4];
         let mut stride = 1;

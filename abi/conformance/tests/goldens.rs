@@ -22,6 +22,10 @@ fn close(got: &[f32], want: &[f32], what: &str) {
     assert!(worst <= F32, "{what}: {worst:e}\n got {got:?}\nwant {want:?}");
 }
 
+fn weight(values: &[f32], shape: &[usize]) -> WeightRef {
+    WeightRef::plain(weight_format::F32, tensor(values, shape))
+}
+
 fn tensor(values: &[f32], shape: &[usize]) -> TensorRef {
     assert_eq!(values.len(), shape.iter().product::<usize>(), "{shape:?}");
     let mut t = TensorRef { data: values.as_ptr().cast_mut().cast(), dtype: dtype::F32, ..TensorRef::NONE };
@@ -183,9 +187,9 @@ fn router_and_experts() {
     let ids: Vec<i32> = g["ids"].iter().map(|id| *id as i32).collect();
     let experts: Vec<ExpertRef> = (0..5)
         .map(|e| ExpertRef {
-            w1: tensor(&g["gate_up"][e * 96..e * 96 + 48], &[6, 8]),
-            w3: tensor(&g["gate_up"][e * 96 + 48..(e + 1) * 96], &[6, 8]),
-            w2: tensor(&g["down"][e * 48..(e + 1) * 48], &[8, 6]),
+            w1: weight(&g["gate_up"][e * 96..e * 96 + 48], &[6, 8]),
+            w3: weight(&g["gate_up"][e * 96 + 48..(e + 1) * 96], &[6, 8]),
+            w2: weight(&g["down"][e * 48..(e + 1) * 48], &[8, 6]),
         })
         .collect();
     let mut out = vec![f32::NAN; 32];
@@ -266,7 +270,7 @@ fn indexer_scores() {
         batch: &batch,
         q_lora: tensor(&g["q_lora"], &[14, 6]),
         x: tensor(&g["x"], &[14, 8]),
-        wq_b: tensor(&g["wq_b"], &[24, 6]),
+        wq_b: weight(&g["wq_b"], &[24, 6]),
         weights_proj: tensor(&g["weights_proj"], &[3, 8]),
         rope: rope(&g),
         keys: pool(keys.as_mut_ptr(), layout::KEY_F32, 3, 8, &[0]),

@@ -1,8 +1,8 @@
 //! Argument structs of the step functions. Shapes are written `[rows, dim]`; all tensors are contiguous row-major
 //! unless a field says otherwise, and f32 unless it names another dtype.
 
-use crate::TensorRef;
 use crate::plugin::HostServicesV1;
+use crate::{TensorRef, WeightRef};
 use abi_stable::StableAbi;
 
 /// Phases of a step. A step has one phase; rows of different phases are never mixed in one call.
@@ -249,8 +249,8 @@ pub struct SelectArgs {
     pub q_lora: TensorRef,
     /// `[rows, hidden]` input of the attention block.
     pub x: TensorRef,
-    /// `[heads * index_dim, q_lora_rank]` f32 or bf16.
-    pub wq_b: TensorRef,
+    /// `[heads * index_dim, q_lora_rank]`.
+    pub wq_b: WeightRef,
     /// `[heads, hidden]` f32 or bf16.
     pub weights_proj: TensorRef,
     /// Tables of this layer.
@@ -296,16 +296,17 @@ pub struct RouteArgs {
     pub weights: *mut f32,
 }
 
-/// One routed expert: `w2( silu(min(w1 x, limit)) * clamp(w3 x, -limit, limit) )`.
+/// One routed expert: `w2( silu(min(w1 x, limit)) * clamp(w3 x, -limit, limit) )`. The three matrices may differ in format
+/// and in their factors.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug)]
 pub struct ExpertRef {
-    /// Gate projection `[inter, hidden]`, f32 or bf16.
-    pub w1: TensorRef,
-    /// Down projection `[hidden, inter]`, f32 or bf16.
-    pub w2: TensorRef,
-    /// Up projection `[inter, hidden]`, f32 or bf16.
-    pub w3: TensorRef,
+    /// Gate projection `[inter, hidden]`.
+    pub w1: WeightRef,
+    /// Down projection `[hidden, inter]`.
+    pub w2: WeightRef,
+    /// Up projection `[inter, hidden]`.
+    pub w3: WeightRef,
 }
 
 /// `moe.experts`: run the chosen experts and sum them by weight.

@@ -18,6 +18,8 @@ pub mod dtype {
     pub const I32: u32 = 5;
     /// 64-bit signed integer.
     pub const I64: u32 = 6;
+    /// OCP e8m0, one byte: a power of two, `2^(byte - 127)`; 255 is NaN. The "ue8m0" of DeepSeek's configuration.
+    pub const E8M0: u32 = 7;
 }
 
 /// Devices, numbered as in DLPack.
@@ -59,6 +61,48 @@ impl TensorRef {
         device: device::CPU,
         device_id: 0,
     };
+}
+
+/// How a weight matrix is stored. Codes and scales are as in the official checkpoints.
+pub mod weight_format {
+    /// f32 values.
+    pub const F32: u32 = 1;
+    /// bf16 values.
+    pub const BF16: u32 = 2;
+    /// e4m3 codes, one e8m0 scale for each block of 128 x 128.
+    pub const FP8_BLOCK: u32 = 3;
+    /// e2m1 codes, one e8m0 scale for each 32 inputs.
+    pub const MXFP4: u32 = 4;
+    /// e2m1 codes, one e4m3 scale for each 16 inputs, one f32 factor for the matrix.
+    pub const NVFP4: u32 = 5;
+
+    /// Names as they are printed, in the order of the numbers above.
+    pub const NAMES: &[(u32, &str)] =
+        &[(F32, "f32"), (BF16, "bf16"), (FP8_BLOCK, "fp8"), (MXFP4, "mxfp4"), (NVFP4, "nvfp4")];
+}
+
+/// A borrowed weight matrix of `n` outputs and `k` inputs, row-major, in one of the formats of [`weight_format`].
+///
+/// A value is `code * scale`, with e2m1 and e8m0 exact in f32; NVFP4 is `(code * scale) * global_scale`, which rounds
+/// once. Source: `config.json` and tensor names of DeepSeek-V4 and of NVIDIA's NVFP4 checkpoint.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct WeightRef {
+    /// One of [`weight_format`].
+    pub format: u32,
+    /// Factor of the whole matrix in NVFP4 (`weight_scale_2`); 1 in every other format.
+    pub global_scale: f32,
+    /// f32, bf16 or e4m3 `[n, k]`; or two e2m1 a byte, low nibble first, `[n, k / 2]` of [`dtype::U8`].
+    pub data: TensorRef,
+    /// FP8: e8m0 `[ceil(n / 128), ceil(k / 128)]`; MXFP4: e8m0 `[n, k / 32]`; NVFP4: e4m3 `[n, k / 16]`; else absent.
+    pub scales: TensorRef,
+}
+
+impl WeightRef {
+    /// A matrix of plain numbers: [`weight_format::F32`] or [`weight_format::BF16`].
+    pub const fn plain(format: u32, data: TensorRef) -> Self {
+        Self { format, global_scale: 1.0, data, scales: TensorRef::NONE }
+    }
 }
 
 /// UTF-8 text that is borrowed from its owner and not terminated.

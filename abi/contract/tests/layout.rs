@@ -21,6 +21,7 @@ macro_rules! layouts {
 /// Every type that crosses the boundary.
 const TYPES: &[&TypeLayout] = &layouts![
     TensorRef,
+    WeightRef,
     Text,
     StepCtx,
     SeqSpan,

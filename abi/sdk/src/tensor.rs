@@ -1,7 +1,7 @@
 //! From [`TensorRef`] to slices, with every check that makes the slice sound and the shape right.
 
 use crate::{Error, Result};
-use hotseam_abi::{TensorRef, device, dtype};
+use hotseam_abi::{TensorRef, WeightRef, device, dtype, weight_format};
 use hotseam_ops::{Mat, Weight};
 
 fn elements(t: &TensorRef) -> Option<usize> {
@@ -153,6 +153,73 @@ pub(crate) unsafe fn mat<'a>(t: &TensorRef, what: &str, shape: [usize; 2]) -> Re
         }
     };
     Ok(Mat { data, n: shape[0], k: shape[1] })
+}
+
+/// Outputs and inputs `[n, k]` of a weight matrix.
+pub(crate) fn weight_shape(w: &WeightRef, what: &str) -> Result<[usize; 2]> {
+    let k = dim(&w.data, 1, what)?;
+    let packed = matches!(w.format, weight_format::MXFP4 | weight_format::NVFP4);
+    Ok([dim(&w.data, 0, what)?, if packed { k.saturating_mul(2) } else { k }])
+}
+
+/// A weight matrix `[n, k]` in any format.
+///
+/// # Safety
+/// The memory of data and scales is valid for their shapes for `'a`, and not written meanwhile.
+pub(crate) unsafe fn weight<'a>(w: &WeightRef, what: &str, shape: [usize; 2]) -> Result<Mat<'a>> {
+    let [n, k] = shape;
+    // SAFETY: the caller's contract, here and below.
+    let bytes = |t: &TensorRef, kind: u32, part: &str, shape: [usize; 2]| unsafe {
+        let len = match fits(t, &shape, kind, 1) {
+            Some(len) => len,
+            None => {
+                let what = format!("{what}{part}");
+                let len = check(t, &what, 2, &[kind], 1)?;
+                same_shape(t, &what, &shape)?;
+                len
+            }
+        };
+        raw(t.data.cast::<u8>(), len, what)
+    };
+    let groups = |size: usize| match k.is_multiple_of(size) {
+        true => Ok(k / size),
+        false => Err(Error::argument(format!("{what} has {k} inputs, its format has groups of {size}"))),
+    };
+    let data = match w.format {
+        weight_format::F32 | weight_format::BF16 => {
+            // SAFETY: the caller's contract.
+            let plain = unsafe { mat(&w.data, what, shape) }?;
+            let is_bf16 = matches!(plain.data, Weight::Bf16(_));
+            if is_bf16 != (w.format == weight_format::BF16) {
+                return Err(Error::argument(format!("{what} is {}, not of its format", describe(&w.data))));
+            }
+            plain.data
+        }
+        weight_format::FP8_BLOCK => Weight::Fp8 {
+            codes: bytes(&w.data, dtype::E4M3, "", shape)?,
+            scales: bytes(&w.scales, dtype::E8M0, " scales", [n.div_ceil(128), k.div_ceil(128)])?,
+            skip: 0,
+        },
+        weight_format::MXFP4 => {
+            let groups = groups(32)?;
+            Weight::Mxfp4 {
+                codes: bytes(&w.data, dtype::U8, "", [n, k / 2])?,
+                scales: bytes(&w.scales, dtype::E8M0, " scales", [n, groups])?,
+            }
+        }
+        weight_format::NVFP4 => {
+            let groups = groups(16)?;
+            Weight::Nvfp4 {
+                codes: bytes(&w.data, dtype::U8, "", [n, k / 2])?,
+                scales: bytes(&w.scales, dtype::E4M3, " scales", [n, groups])?,
+                global: w.global_scale,
+            }
+        }
+        other => {
+            return Err(Error::argument(format!("{what} is of weight format {other}, which this build does not know")));
+        }
+    };
+    Ok(Mat { data, n, k })
 }
 
 /// An i32 tensor of two dimensions, `width` wide.

@@ -6,6 +6,7 @@ use crate::buffer::Buffer;
 use crate::compare::{BY_UNIT, Floats, Judge};
 use crate::runner::{Case, Runner};
 use crate::{Op, Subject, truth};
+use hotseam_abi::weight_format::{BF16, F32, FP8_BLOCK, MXFP4, NVFP4};
 use hotseam_abi::{ExpertRef, ExpertsArgs, StepCtx, layer_class};
 use hotseam_sdk::ops::Serial;
 use hotseam_sdk::{Result, views};
@@ -48,22 +49,30 @@ pub(super) fn run(runner: &mut Runner<'_>, mut g: Gen) {
     let clamped = Kind { size: 20.0, note: ", gates and ups past the limit", ..PLAIN };
     let scaled = Kind { routed_scale: 1.0, note: ", weights scaled already", ..PLAIN };
     for rows in g.row_counts() {
-        runner.run(Experts::new(&mut g, rows.clone(), 96, 40, 2, false, PLAIN));
-        runner.run(Experts::new(&mut g, rows, 256, 128, 2, true, clamped));
+        runner.run(Experts::new(&mut g, rows.clone(), 96, 40, 2, F32, PLAIN));
+        runner.run(Experts::new(&mut g, rows, 256, 128, 2, BF16, clamped));
+    }
+    // Both sides have a part of a block of 128.
+    let last = g.row_counts().pop().expect("there are counts");
+    for format in [FP8_BLOCK, MXFP4, NVFP4] {
+        runner.run(Experts::new(&mut g, last.clone(), 192, 160, 2, format, PLAIN));
     }
     if !g.full() {
         return;
     }
-    let last = g.row_counts().pop().expect("there are counts");
-    runner.run(Experts::new(&mut g, last.clone(), 96, 40, 6, true, scaled));
+    let one = g.row_counts().swap_remove(0);
+    for format in [FP8_BLOCK, MXFP4, NVFP4] {
+        runner.run(Experts::new(&mut g, one.clone(), 256, 128, 2, format, clamped));
+    }
+    runner.run(Experts::new(&mut g, last.clone(), 96, 40, 6, BF16, scaled));
     let free = Kind { limit: f32::INFINITY, note: ", no limit", ..clamped };
-    runner.run(Experts::new(&mut g, last.clone(), 96, 40, 2, false, free));
+    runner.run(Experts::new(&mut g, last.clone(), 96, 40, 2, F32, free));
     let same = Kind { same: true, note: ", one pair of experts", ..PLAIN };
-    runner.run(Experts::new(&mut g, last.clone(), 256, 128, 2, true, same));
+    runner.run(Experts::new(&mut g, last.clone(), 256, 128, 2, BF16, same));
     let nan = Kind { nan_row: true, note: ", a NaN row", ..PLAIN };
-    runner.run(Experts::new(&mut g, last, 96, 40, 2, false, nan));
+    runner.run(Experts::new(&mut g, last, 96, 40, 2, F32, nan));
     let empty = g.empty();
-    runner.run(Experts::new(&mut g, empty, 96, 40, 2, false, PLAIN));
+    runner.run(Experts::new(&mut g, empty, 96, 40, 2, F32, PLAIN));
 }
 
 impl Experts {
@@ -73,7 +82,7 @@ impl Experts {
         hidden: usize,
         inter: usize,
         topk: usize,
-        bf16: bool,
+        format: u32,
         kind: Kind,
     ) -> Self {
         let mut x = g.by_row("x", &rows, hidden, kind.size);
@@ -100,9 +109,9 @@ impl Experts {
         let matrices = (0..EXPERTS)
             .map(|_| {
                 [
-                    g.matrix("w1", inter, hidden, bf16),
-                    g.matrix("w2", hidden, inter, bf16),
-                    g.matrix("w3", inter, hidden, bf16),
+                    g.matrix("w1", inter, hidden, format),
+                    g.matrix("w2", hidden, inter, format),
+                    g.matrix("w3", inter, hidden, format),
                 ]
             })
             .collect();
@@ -122,16 +131,8 @@ impl Experts {
     }
 
     fn args(&mut self) -> ExpertsArgs {
-        // Pointers into the shared matrices; nothing writes through them, and `intact` would see it.
-        let view = |m: &Matrix| {
-            let mut t = m.clone().arg();
-            t.data = m.buffer.words().as_ptr().cast_mut().cast();
-            t
-        };
-        self.refs = self
-            .matrices
-            .iter()
-            .map(|[w1, w2, w3]| ExpertRef { w1: view(w1), w2: view(w2), w3: view(w3) })
+        self.refs = (self.matrices.iter())
+            .map(|[w1, w2, w3]| ExpertRef { w1: w1.arg(), w2: w2.arg(), w3: w3.arg() })
             .collect();
         let shape = [self.rows.len(), self.hidden];
         ExpertsArgs {
@@ -156,9 +157,9 @@ impl Case for Experts {
     }
 
     fn title(&self) -> String {
-        let (rows, topk, dtype) = (self.rows.title(), self.topk, self.matrices[0][0].dtype());
+        let (rows, topk, format) = (self.rows.title(), self.topk, self.matrices[0][0].format_name());
         let (hidden, inter, note) = (self.hidden, self.inter, self.kind.note);
-        format!("{rows}, {topk} of {EXPERTS} experts, {hidden}x{inter}, {dtype}{note}")
+        format!("{rows}, {topk} of {EXPERTS} experts, {hidden}x{inter}, {format}{note}")
     }
 
     fn rows(&self) -> &Rows {
@@ -183,7 +184,7 @@ impl Case for Experts {
     fn buffers(&self) -> Vec<&Buffer> {
         let mut all =
             vec![&self.rows.positions, &self.rows.row_seq, &self.x, &self.ids, &self.weights, &self.out];
-        all.extend(self.matrices.iter().flatten().map(|m| &m.buffer));
+        all.extend(self.matrices.iter().flatten().flat_map(Matrix::buffers));
         all
     }
 

@@ -6,6 +6,7 @@ use crate::buffer::{Buffer, Role};
 use crate::compare::{BY_UNIT, Floats, Judge};
 use crate::runner::{Case, Runner};
 use crate::{Op, Subject, truth};
+use hotseam_abi::weight_format::F32;
 use hotseam_abi::{MhcHeadArgs, MhcPostArgs, MhcPreArgs, StepCtx, capability, layer_class};
 use hotseam_sdk::ops::Serial;
 use hotseam_sdk::{Result, views};
@@ -67,7 +68,7 @@ pub(super) fn run_pre(runner: &mut Runner<'_>, mut g: Gen) {
         let mix = (2 + HC) * HC;
         runner.run(Pre {
             streams: streams(&mut g, &rows, hidden, nan),
-            fn_weight: g.matrix("fn_weight", mix, HC * hidden, false).buffer,
+            fn_weight: g.matrix("fn_weight", mix, HC * hidden, F32).buffer,
             base: Buffer::f32s("base", g.rng.normals(mix, 1.0)),
             scale: Buffer::f32s("scale", vec![0.8, 1.3, 1.1]),
             next_norm: g.norm_weight(hidden),
@@ -291,7 +292,7 @@ pub(super) fn run_head(runner: &mut Runner<'_>, mut g: Gen) {
     for (rows, hidden, nan) in shapes(&g) {
         runner.run(Head {
             streams: streams(&mut g, &rows, hidden, nan),
-            fn_weight: g.matrix("fn_weight", HC, HC * hidden, false).buffer,
+            fn_weight: g.matrix("fn_weight", HC, HC * hidden, F32).buffer,
             base: Buffer::f32s("base", g.rng.normals(HC, 1.0)),
             scale: Buffer::f32s("scale", vec![0.9]),
             x: Buffer::out("x", rows.len(), hidden),

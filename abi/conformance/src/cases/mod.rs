@@ -3,6 +3,7 @@
 mod compress;
 mod core;
 mod experts;
+mod matrix;
 mod mhc;
 mod route;
 mod select;
@@ -13,10 +14,11 @@ use crate::batch::{Rows, Span, Tables};
 use crate::buffer::{Buffer, POISON};
 use crate::random::Random;
 use crate::runner::Runner;
-use crate::truth::numbers::f32_to_bf16;
 use crate::{Level, Op};
 use hotseam_abi::{phase, seam};
 use std::sync::OnceLock;
+
+pub(crate) use matrix::Matrix;
 
 /// Makes inputs for one op in one phase.
 pub(crate) struct Gen {
@@ -116,37 +118,6 @@ impl Gen {
     pub(crate) fn norm_weight(&mut self, n: usize) -> Buffer {
         let values = self.rng.normals(n, 0.2).into_iter().map(|v| 1.0 + v).collect();
         Buffer::f32s("norm_weight", values)
-    }
-
-    /// `n` weights of variance `1 / k`, in bf16 or f32.
-    pub(crate) fn matrix(&mut self, name: &'static str, n: usize, k: usize, bf16: bool) -> Matrix {
-        let values = self.rng.normals(n * k, (k as f32).powf(-0.5));
-        let buffer = match bf16 {
-            true => Buffer::bf16s(name, &values.iter().map(|v| f32_to_bf16(*v)).collect::<Vec<_>>()),
-            false => Buffer::f32s(name, values),
-        };
-        Matrix { buffer, n, k, bf16 }
-    }
-}
-
-/// A weight matrix.
-#[derive(Debug, Clone)]
-pub(crate) struct Matrix {
-    pub(crate) buffer: Buffer,
-    pub(crate) n: usize,
-    pub(crate) k: usize,
-    pub(crate) bf16: bool,
-}
-
-impl Matrix {
-    pub(crate) fn arg(&mut self) -> hotseam_abi::TensorRef {
-        let dtype = if self.bf16 { hotseam_abi::dtype::BF16 } else { hotseam_abi::dtype::F32 };
-        self.buffer.tensor(dtype, &[self.n, self.k])
-    }
-
-    /// Name of the dtype, for titles.
-    pub(crate) fn dtype(&self) -> &'static str {
-        if self.bf16 { "bf16" } else { "f32" }
     }
 }
 

@@ -7,6 +7,7 @@ use crate::compare::{BY_UNIT, Floats, Judge};
 use crate::report::Coordinate;
 use crate::runner::{Case, Runner};
 use crate::{Op, Subject, truth};
+use hotseam_abi::weight_format::{BF16, F32};
 use hotseam_abi::{RouteArgs, StepCtx, TensorRef, capability, dtype, layer_class};
 use hotseam_sdk::ops::Serial;
 use hotseam_sdk::{Result, views};
@@ -76,7 +77,7 @@ impl Route {
             note,
             topk,
             x,
-            gate: g.matrix("gate", experts, hidden, experts == 8),
+            gate: g.matrix("gate", experts, hidden, if experts == 8 { BF16 } else { F32 }),
             bias,
             tid2eid,
             input_ids: Buffer::i32s("input_ids", input_ids).by_row(1),
@@ -95,7 +96,7 @@ impl Route {
             routed_scale: ROUTED_SCALE,
             batch: self.rows.arg(),
             x: self.x.tensor_f32(&[n, hidden]),
-            gate: self.gate.arg(),
+            gate: self.gate.tensor(),
             bias: self.bias.as_mut().map_or(TensorRef::NONE, |b| b.tensor_f32(&[experts])),
             tid2eid: self.tid2eid.as_mut().map_or(TensorRef::NONE, |t| t.tensor(dtype::I32, &[VOCAB, topk])),
             input_ids: self.input_ids.ptr(),
@@ -159,7 +160,7 @@ impl Case for Route {
         let kind = if self.tid2eid.is_some() { "hash" } else { "topk" };
         let note = if self.note.is_empty() { String::new() } else { format!(", {}", self.note) };
         let (rows, n, topk, hidden) = (self.rows.title(), self.gate.n, self.topk, self.gate.k);
-        format!("{rows}, {kind} {topk} of {n} experts, hidden {hidden}, {}{note}", self.gate.dtype())
+        format!("{rows}, {kind} {topk} of {n} experts, hidden {hidden}, {}{note}", self.gate.format_name())
     }
 
     fn rows(&self) -> &Rows {

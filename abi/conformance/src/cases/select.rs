@@ -8,6 +8,7 @@ use crate::pools::ReadPool;
 use crate::report::Coordinate;
 use crate::runner::{Case, Runner};
 use crate::{Op, Subject, truth};
+use hotseam_abi::weight_format::{BF16, F32, FP8_BLOCK, MXFP4, NVFP4};
 use hotseam_abi::{SelectArgs, StepCtx, layer_class};
 use hotseam_sdk::ops::Serial;
 use hotseam_sdk::{Result, views};
@@ -48,20 +49,23 @@ enum Special {
 struct Kind {
     topk: usize,
     entries_per_page: usize,
-    bf16: bool,
+    /// Format of `wq_b`; the head weights are bf16 unless it is f32.
+    format: u32,
     tap: bool,
     special: Special,
 }
 
 pub(super) fn run(runner: &mut Runner<'_>, mut g: Gen) {
-    let plain = Kind { topk: 8, entries_per_page: 16, bf16: true, tap: true, special: Special::None };
+    let plain = Kind { topk: 8, entries_per_page: 16, format: BF16, tap: true, special: Special::None };
     let mut cases: Vec<(Kind, Rows, [usize; 3])> = Vec::new();
     let (seed, flash) = ([8, 32, 8], [4, 128, 32]);
     for (i, rows) in g.batches().into_iter().enumerate() {
-        cases.push((Kind { tap: i % 2 == 0, bf16: i % 2 == 0, ..plain }, rows, seed));
+        let format = if i % 2 == 0 { BF16 } else { F32 };
+        cases.push((Kind { tap: i % 2 == 0, format, ..plain }, rows, seed));
     }
     let first = g.batches().swap_remove(0);
     cases.push((Kind { topk: 64, entries_per_page: 64, tap: false, ..plain }, first.clone(), seed));
+    cases.extend([FP8_BLOCK, MXFP4, NVFP4].map(|format| (Kind { format, ..plain }, first.clone(), flash)));
     if g.full() {
         let long = g.rows(&[Span::new(2060, 1, 2), Span::new(2047, 1, 1)], 0);
         let special = |special| Kind { special, ..plain };
@@ -74,7 +78,7 @@ pub(super) fn run(runner: &mut Runner<'_>, mut g: Gen) {
             (Kind { topk: 512, entries_per_page: 64, ..plain }, long, seed),
             (plain, g.empty(), seed),
             (plain, first.clone(), flash),
-            (Kind { topk: 64, entries_per_page: 64, bf16: false, ..plain }, first, flash),
+            (Kind { topk: 64, entries_per_page: 64, format: F32, ..plain }, first, flash),
         ]);
     }
     for (kind, rows, shape) in cases {
@@ -97,7 +101,7 @@ impl Select {
                 }
             })?;
         let mut x = g.by_row("x", &rows, HIDDEN, 1.0);
-        let mut weights_proj = g.matrix("weights_proj", heads, HIDDEN, kind.bf16);
+        let mut weights_proj = g.matrix("weights_proj", heads, HIDDEN, if kind.format == F32 { F32 } else { BF16 });
         match kind.special {
             Special::None | Special::Ties => {}
             Special::Negative => signed(&mut x, &mut weights_proj, true),
@@ -113,7 +117,7 @@ impl Select {
             dim,
             q_lora: g.by_row("q_lora", &rows, RANK, 1.0),
             x,
-            wq_b: g.matrix("wq_b", heads * dim, RANK, kind.bf16),
+            wq_b: g.matrix("wq_b", heads * dim, RANK, kind.format),
             weights_proj,
             tables: g.tables(half),
             keys,
@@ -135,7 +139,7 @@ impl Select {
             q_lora: self.q_lora.tensor_f32(&[n, RANK]),
             x: self.x.tensor_f32(&[n, HIDDEN]),
             wq_b: self.wq_b.arg(),
-            weights_proj: self.weights_proj.arg(),
+            weights_proj: self.weights_proj.tensor(),
             rope: self.tables.arg(),
             keys: self.keys.arg(),
             ids: self.ids.ptr(),
@@ -212,7 +216,7 @@ impl Select {
 fn signed(x: &mut Buffer, weights_proj: &mut Matrix, negative: bool) {
     x.f32_mut().iter_mut().for_each(|v| *v = v.abs());
     let sign = if negative { 0x8000 } else { 0 };
-    if weights_proj.bf16 {
+    if weights_proj.format == BF16 {
         let (clear, set) = (0x7fff_7fff, sign | sign << 16);
         weights_proj.buffer.words_mut().iter_mut().for_each(|w| *w = *w & clear | set);
     } else {
@@ -235,7 +239,8 @@ impl Case for Select {
         };
         let (rows, heads, dim) = (self.rows.title(), self.weights_proj.n, self.dim);
         let (topk, page) = (self.kind.topk, self.kind.entries_per_page);
-        format!("{rows}, index {heads}x{dim}, topk {topk}, pages of {page}, {}{special}", self.wq_b.dtype())
+        let format = self.wq_b.format_name();
+        format!("{rows}, index {heads}x{dim}, topk {topk}, pages of {page}, {format}{special}")
     }
 
     fn rows(&self) -> &Rows {
@@ -263,13 +268,11 @@ impl Case for Select {
             &self.rows.row_seq,
             &self.q_lora,
             &self.x,
-            &self.wq_b.buffer,
-            &self.weights_proj.buffer,
             &self.keys.bytes,
             &self.keys.table,
             &self.ids,
         ];
-        all.extend(&self.scores);
+        all.extend(self.wq_b.buffers().chain(self.weights_proj.buffers()).chain(&self.scores));
         all
     }
 

@@ -120,11 +120,40 @@ pub fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// A weight matrix as f32, borrowed if it is.
+/// A weight matrix as f32, borrowed if it is; see [`hotseam_abi::WeightRef`].
 pub fn widen<'a>(w: &Mat<'a>) -> Cow<'a, [f32]> {
+    let (n, k) = (w.n, w.k);
+    let by_place = |value: &dyn Fn(usize, usize) -> f32| {
+        Cow::Owned((0..n * k).map(|i| value(i / k, i % k)).collect::<Vec<f32>>())
+    };
     match w.data {
         Weight::F32(values) => Cow::Borrowed(values),
         Weight::Bf16(bits) => Cow::Owned(bits.iter().map(|b| bf16_to_f32(*b)).collect()),
+        Weight::Fp8 { codes, scales, skip } => by_place(&|row, col| {
+            let scale = scales[(skip + row) / 128 * k.div_ceil(128) + col / 128];
+            e4m3_to_f32(codes[row * k + col]) * e8m0_to_f32(scale)
+        }),
+        Weight::Mxfp4 { codes, scales } => by_place(&|row, col| {
+            e2m1_at(codes, row * k + col) * e8m0_to_f32(scales[row * (k / 32) + col / 32])
+        }),
+        Weight::Nvfp4 { codes, scales, global } => by_place(&|row, col| {
+            e2m1_at(codes, row * k + col) * e4m3_to_f32(scales[row * (k / 16) + col / 16]) * global
+        }),
+    }
+}
+
+/// Value number `i` of packed e2m1: the low nibble of a byte comes first.
+fn e2m1_at(codes: &[u8], i: usize) -> f32 {
+    let code = codes[i / 2] >> (4 * (i % 2)) & 15;
+    let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
+    if code & 8 == 0 { magnitude } else { -magnitude }
+}
+
+/// `2^(byte - 127)`; 255 is NaN.
+fn e8m0_to_f32(byte: u8) -> f32 {
+    match byte {
+        255 => f32::NAN,
+        byte => 2f64.powi(i32::from(byte) - 127) as f32,
     }
 }
 

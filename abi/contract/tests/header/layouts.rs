@@ -27,6 +27,7 @@ macro_rules! layouts {
 
 layouts! {
     TensorRef { data, shape, strides, dtype, ndim, device, device_id }
+    WeightRef { format, global_scale, data, scales }
     Text { ptr, len }
     StepCtx { size, phase, layer, layer_class, rank, world, step, stream, host }
     SeqSpan { row_begin, row_count, position, chunk }

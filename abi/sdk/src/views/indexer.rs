@@ -1,7 +1,7 @@
 //! View of `indexer.select`.
 
 use super::{Pool, Rope, Rows};
-use crate::tensor::{dim, f32s, mat, raw_mut};
+use crate::tensor::{dim, f32s, mat, raw_mut, weight, weight_shape};
 use crate::{Error, Result};
 use hotseam_abi::SelectArgs;
 use hotseam_ops::Mat;
@@ -56,8 +56,8 @@ impl Select<'_> {
         unsafe {
             let rows = Rows::from_raw(a.batch)?;
             let n = rows.len();
-            let (rank, hidden) = (dim(&a.wq_b, 1, "wq_b")?, dim(&a.weights_proj, 1, "weights_proj")?);
-            let all = dim(&a.wq_b, 0, "wq_b")?;
+            let [all, rank] = weight_shape(&a.wq_b, "wq_b")?;
+            let hidden = dim(&a.weights_proj, 1, "weights_proj")?;
             if all % heads != 0 {
                 return Err(Error::argument(format!("wq_b has {all} rows for {heads} heads")));
             }
@@ -77,7 +77,7 @@ impl Select<'_> {
                 topk,
                 q_lora: f32s(&a.q_lora, "q_lora", &[n, rank])?,
                 x: f32s(&a.x, "x", &[n, hidden])?,
-                wq_b: mat(&a.wq_b, "wq_b", [all, rank])?,
+                wq_b: weight(&a.wq_b, "wq_b", [all, rank])?,
                 weights_proj: mat(&a.weights_proj, "weights_proj", [heads, hidden])?,
                 rope,
                 keys: Pool::from_raw(&a.keys, rows.seqs.len(), "keys")?,

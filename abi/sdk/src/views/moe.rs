@@ -1,7 +1,7 @@
 //! Views of `moe.route` and `moe.experts`.
 
 use super::Rows;
-use crate::tensor::{dim, f32s, f32s_mut, i32s, mat, raw, raw_mut};
+use crate::tensor::{dim, f32s, f32s_mut, i32s, mat, raw, raw_mut, weight, weight_shape};
 use crate::{Error, Result};
 use hotseam_abi::{ExpertRef, ExpertsArgs, RouteArgs};
 use hotseam_ops::Mat;
@@ -128,9 +128,9 @@ impl<'a> Experts<'a> {
         // SAFETY: the pointers are valid for `'a` by the contract of `from_raw`.
         unsafe {
             Ok(Expert {
-                w1: mat(&e.w1, "w1", [self.inter, self.hidden])?,
-                w2: mat(&e.w2, "w2", [self.hidden, self.inter])?,
-                w3: mat(&e.w3, "w3", [self.inter, self.hidden])?,
+                w1: weight(&e.w1, "w1", [self.inter, self.hidden])?,
+                w2: weight(&e.w2, "w2", [self.hidden, self.inter])?,
+                w3: weight(&e.w3, "w3", [self.inter, self.hidden])?,
             })
         }
     }
@@ -145,7 +145,7 @@ impl<'a> Experts<'a> {
             let n = rows.len();
             let experts = raw(a.experts, a.n_experts as usize, "experts")?;
             let hidden = dim(&a.x, 1, "x")?;
-            let inter = experts.first().map_or(Ok(0), |e| dim(&e.w1, 0, "w1"))?;
+            let inter = experts.first().map_or(Ok(0), |e| weight_shape(&e.w1, "w1").map(|[n, _]| n))?;
             let ids = raw(a.ids, n * topk, "ids")?;
             if let Some(bad) = ids.iter().find(|id| **id >= experts.len() as i32) {
                 return Err(Error::argument(format!("expert {bad} of {}", experts.len())));

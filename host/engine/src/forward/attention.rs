@@ -1,6 +1,6 @@
 //! The attention block: projections, store, compressors, indexer, core, output projection.
 
-use super::rows::{for_rows, mat, mat_rows};
+use super::rows::{for_rows, matrix};
 use super::{Forward, Step, norm_rows, refs};
 use hotseam_abi::{
     Batch, CompressArgs, CoreArgs, PoolRef, SelectArgs, StepCtx, StoreArgs, TensorRef, capability,
@@ -53,9 +53,9 @@ impl Forward {
         let (n, width) = (plan.rows(), c.num_attention_heads * c.head_dim);
         let ws = &mut self.ws;
         let rank = c.q_lora_rank;
-        linear(par, &ws.x[..n * c.hidden_size], n, mat(&w.wq_a), &mut ws.q_down[..n * rank]);
+        linear(par, &ws.x[..n * c.hidden_size], n, matrix(&w.wq_a), &mut ws.q_down[..n * rank]);
         norm_rows(par, &ws.q_down[..n * rank], w.q_norm.f32(), &mut ws.q_lora[..n * rank], c);
-        linear(par, &ws.q_lora[..n * rank], n, mat(&w.wq_b), &mut ws.q[..n * width]);
+        linear(par, &ws.q_lora[..n * rank], n, matrix(&w.wq_b), &mut ws.q[..n * width]);
         let tables = self.model.rope(layer);
         for_rows(par, &mut ws.q[..n * width], width, |row, heads| {
             let (cos, sin) = tables.row(plan.positions[row] as usize);
@@ -79,13 +79,13 @@ impl Forward {
         let c = &self.model.config;
         let w = &self.model.weights.layers[layer];
         let (n, d) = (step.plan.rows(), c.head_dim);
-        linear(par, &self.ws.x[..n * c.hidden_size], n, mat(&w.wkv), &mut self.ws.kv[..n * d]);
+        linear(par, &self.ws.x[..n * c.hidden_size], n, matrix(&w.wkv), &mut self.ws.kv[..n * d]);
         let args = StoreArgs {
             size: size_of::<StoreArgs>() as u32,
             norm_eps: c.rms_norm_eps,
             batch,
             kv: refs::f32s(&self.ws.kv[..n * d], [n, d]),
-            norm_weight: refs::weight(&w.kv_norm),
+            norm_weight: refs::tensor(&w.kv_norm),
             rope: refs::rope(self.model.rope(layer)),
             out_slots: step.plan.window_slots.as_ptr(),
             pool: write_only(step.store.window_pool(layer, step.layouts[layer].kv, &[], 0)),
@@ -107,10 +107,10 @@ impl Forward {
     ) -> CompressArgs {
         let c = &self.model.config;
         let n = batch.n_rows as usize;
-        let width = weights.wkv.shape[0];
+        let width = weights.wkv.n;
         let x = &self.ws.x[..n * c.hidden_size];
-        linear(par, x, n, mat(&weights.wkv), &mut self.ws.kv[..n * width]);
-        linear(par, x, n, mat(&weights.wgate), &mut self.ws.gate[..n * width]);
+        linear(par, x, n, matrix(&weights.wkv), &mut self.ws.kv[..n * width]);
+        linear(par, x, n, matrix(&weights.wgate), &mut self.ws.gate[..n * width]);
         CompressArgs {
             size: size_of::<CompressArgs>() as u32,
             ratio: ratio as u32,
@@ -120,8 +120,8 @@ impl Forward {
             batch,
             kv: refs::f32s(&self.ws.kv[..n * width], [n, width]),
             gate: refs::f32s(&self.ws.gate[..n * width], [n, width]),
-            ape: refs::weight(&weights.ape),
-            norm_weight: refs::weight(&weights.norm),
+            ape: refs::tensor(&weights.ape),
+            norm_weight: refs::tensor(&weights.norm),
             rope: refs::rope(self.model.rope(layer)),
             sources: lists.sources.as_ptr(),
             entry_positions: lists.entry_positions.as_ptr(),
@@ -197,8 +197,8 @@ impl Forward {
             batch,
             q_lora: refs::f32s(&self.ws.q_lora[..n * c.q_lora_rank], [n, c.q_lora_rank]),
             x: refs::f32s(&self.ws.x[..n * c.hidden_size], [n, c.hidden_size]),
-            wq_b: refs::weight(&indexer.wq_b),
-            weights_proj: refs::weight(&indexer.weights_proj),
+            wq_b: refs::matrix(&indexer.wq_b),
+            weights_proj: refs::tensor(&indexer.weights_proj),
             rope: refs::rope(self.model.rope(layer)),
             keys: step.store.key_pool(layer, keys, &step.plan.table, step.plan.table_width),
             ids: self.ws.ids.as_mut_ptr(),
@@ -229,7 +229,7 @@ impl Forward {
             scale: (d as f32).powf(-0.5),
             batch,
             q: refs::f32s(&self.ws.q[..n * heads * d], [n, heads, d]),
-            sinks: refs::weight(&self.model.weights.layers[layer].attn_sink),
+            sinks: refs::tensor(&self.model.weights.layers[layer].attn_sink),
             swa: window,
             entries: match ratio {
                 0 => window,
@@ -256,13 +256,13 @@ impl Forward {
         let w = &self.model.weights.layers[layer];
         let (width, groups, rank) = (c.num_attention_heads * c.head_dim, c.o_groups, c.o_lora_rank);
         let per_group = width / groups;
-        let wo_a = mat(&w.wo_a);
+        let wo_a = matrix(&w.wo_a);
         for g in 0..groups {
             let x = &self.ws.attn[g * per_group..n * width];
             let y = &mut self.ws.o_lora[g * rank..n * groups * rank];
-            linear_into(par, x, width, n, mat_rows(wo_a, g * rank, rank), y, groups * rank);
+            linear_into(par, x, width, n, wo_a.rows(g * rank, rank), y, groups * rank);
         }
         let o_lora = &self.ws.o_lora[..n * groups * rank];
-        linear(par, o_lora, n, mat(&w.wo_b), &mut self.ws.y[..n * c.hidden_size]);
+        linear(par, o_lora, n, matrix(&w.wo_b), &mut self.ws.y[..n * c.hidden_size]);
     }
 }

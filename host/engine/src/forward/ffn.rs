@@ -1,6 +1,6 @@
 //! The experts block: route, routed experts, shared expert.
 
-use super::rows::{for_rows, mat};
+use super::rows::{for_rows, matrix};
 use super::{Forward, Step, refs};
 use hotseam_abi::{Batch, ExpertsArgs, RouteArgs, StepCtx, TensorRef, capability};
 use hotseam_ops::{Parallel, linear, swiglu};
@@ -21,14 +21,14 @@ impl Forward {
         let w = &self.model.weights.layers[layer];
         let (n, hidden, topk) = (batch.n_rows as usize, c.hidden_size, c.num_experts_per_tok);
         let x = refs::f32s(&self.ws.x[..n * hidden], [n, hidden]);
-        let optional = |t: &Option<hotseam_model::Tensor>| t.as_ref().map_or(TensorRef::NONE, refs::weight);
+        let optional = |t: &Option<hotseam_model::Tensor>| t.as_ref().map_or(TensorRef::NONE, refs::tensor);
         let route = RouteArgs {
             size: size_of::<RouteArgs>() as u32,
             topk: topk as u32,
             routed_scale: c.routed_scaling_factor,
             batch,
             x,
-            gate: refs::weight(&w.gate),
+            gate: refs::tensor(&w.gate),
             bias: optional(&w.gate_bias),
             tid2eid: optional(&w.tid2eid),
             input_ids: step.tokens.as_ptr(),
@@ -62,16 +62,16 @@ impl Forward {
     fn shared_expert(&mut self, par: &dyn Parallel, n: usize, layer: usize) {
         let c = &self.model.config;
         let w = &self.model.weights.layers[layer].shared;
-        let (hidden, inter) = (c.hidden_size, w.w1.shape[0]);
+        let (hidden, inter) = (c.hidden_size, w.w1.n);
         let ws = &mut self.ws;
         let x = &ws.x[..n * hidden];
-        linear(par, x, n, mat(&w.w1), &mut ws.ffn_gate[..n * inter]);
-        linear(par, x, n, mat(&w.w3), &mut ws.ffn_up[..n * inter]);
+        linear(par, x, n, matrix(&w.w1), &mut ws.ffn_gate[..n * inter]);
+        linear(par, x, n, matrix(&w.w3), &mut ws.ffn_up[..n * inter]);
         let gate = &ws.ffn_gate;
         for_rows(par, &mut ws.ffn_up[..n * inter], inter, |row, up| {
             swiglu_in_place(&gate[row * inter..(row + 1) * inter], up, c.swiglu_limit);
         });
-        linear(par, &ws.ffn_up[..n * inter], n, mat(&w.w2), &mut ws.shared[..n * hidden]);
+        linear(par, &ws.ffn_up[..n * inter], n, matrix(&w.w2), &mut ws.shared[..n * hidden]);
         ws.y[..n * hidden].iter_mut().zip(&ws.shared).for_each(|(y, s)| *y += s);
     }
 }

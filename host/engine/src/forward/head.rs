@@ -54,9 +54,9 @@ impl Forward {
             norm_eps: c.rms_norm_eps,
             batch: &raw const rows,
             streams: refs::f32s(&self.ws.head_streams[..n * width], [n, hc, hidden]),
-            fn_weight: refs::weight(&weights.hc_head.fn_weight),
-            base: refs::weight(&weights.hc_head.base),
-            scale: refs::weight(&weights.hc_head.scale),
+            fn_weight: refs::tensor(&weights.hc_head.fn_weight),
+            base: refs::tensor(&weights.hc_head.base),
+            scale: refs::tensor(&weights.hc_head.scale),
             x: refs::f32s_mut(&mut self.ws.x[..n * hidden], [n, hidden]),
         };
         let ctx = context(step, u32::MAX, LayerClass::Window);

@@ -112,10 +112,7 @@ impl Forward {
         for_rows(par, &mut self.ws.streams[..tokens.len() * hc * hidden], hc * hidden, |row, streams| {
             let token = tokens[row] as usize;
             let (first, rest) = streams.split_at_mut(hidden);
-            match rows::mat_rows(table, token, 1).data {
-                hotseam_ops::Weight::F32(values) => first.copy_from_slice(values),
-                hotseam_ops::Weight::Bf16(values) => hotseam_ops::bf16::widen(values, first),
-            }
+            table.row_f32(token, first);
             rest.chunks_exact_mut(hidden).for_each(|stream| stream.copy_from_slice(first));
         });
     }
@@ -139,10 +136,10 @@ impl Forward {
             norm_eps: c.rms_norm_eps,
             batch,
             streams: refs::f32s(&self.ws.streams[..n * hc * hidden], [n, hc, hidden]),
-            fn_weight: refs::weight(&block.hc.fn_weight),
-            base: refs::weight(&block.hc.base),
-            scale: refs::weight(&block.hc.scale),
-            next_norm: refs::weight(block.norm),
+            fn_weight: refs::tensor(&block.hc.fn_weight),
+            base: refs::tensor(&block.hc.base),
+            scale: refs::tensor(&block.hc.scale),
+            next_norm: refs::tensor(block.norm),
             x: refs::f32s_mut(&mut self.ws.x[..n * hidden], [n, hidden]),
             post: refs::f32s_mut(&mut self.ws.post[..n * hc], [n, hc]),
             comb: refs::f32s_mut(&mut self.ws.comb[..n * hc * hc], [n, hc, hc]),

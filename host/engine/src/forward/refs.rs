@@ -1,7 +1,7 @@
 //! From the engine's slices and weights to the contract's tensor descriptors.
 
-use hotseam_abi::{ExpertRef, RopeTables, TensorRef, device, dtype};
-use hotseam_model::{DType, Model, RopeTable, Tensor};
+use hotseam_abi::{ExpertRef, RopeTables, TensorRef, WeightRef, device, dtype, weight_format};
+use hotseam_model::{DType, Format, Matrix, Model, RopeTable, Tensor};
 
 /// A contiguous f32 tensor over `data`. The contract decides whether a callee may write it.
 pub(crate) fn f32s<const N: usize>(data: &[f32], shape: [usize; N]) -> TensorRef {
@@ -15,14 +15,33 @@ pub(crate) fn f32s_mut<const N: usize>(data: &mut [f32], shape: [usize; N]) -> T
     describe(data.as_mut_ptr().cast_const().cast(), dtype::F32, &shape)
 }
 
-/// A weight tensor in the dtype it is stored in.
-pub(crate) fn weight(t: &Tensor) -> TensorRef {
+/// A tensor in the dtype it is stored in.
+pub(crate) fn tensor(t: &Tensor) -> TensorRef {
     let dtype = match t.dtype {
         DType::F32 => dtype::F32,
         DType::Bf16 => dtype::BF16,
         DType::I32 => dtype::I32,
+        DType::E4m3 => dtype::E4M3,
+        DType::E8m0 => dtype::E8M0,
+        DType::U8 => dtype::U8,
     };
     describe(t.bytes_ptr(), dtype, &t.shape)
+}
+
+/// A weight matrix in the format it is stored in.
+pub(crate) fn matrix(m: &Matrix) -> WeightRef {
+    WeightRef {
+        format: match m.format {
+            Format::F32 => weight_format::F32,
+            Format::Bf16 => weight_format::BF16,
+            Format::Fp8Block => weight_format::FP8_BLOCK,
+            Format::Mxfp4 => weight_format::MXFP4,
+            Format::Nvfp4 => weight_format::NVFP4,
+        },
+        global_scale: m.global_scale,
+        data: tensor(&m.data),
+        scales: m.scales.as_ref().map_or(TensorRef::NONE, tensor),
+    }
 }
 
 fn describe(data: *const u8, dtype: u32, shape: &[usize]) -> TensorRef {
@@ -54,7 +73,7 @@ pub(crate) fn rope(table: &RopeTable) -> RopeTables {
 pub(crate) fn experts(model: &Model) -> Vec<Vec<ExpertRef>> {
     let of = |layer: &hotseam_model::LayerWeights| {
         let experts = layer.experts.iter();
-        experts.map(|e| ExpertRef { w1: weight(&e.w1), w2: weight(&e.w2), w3: weight(&e.w3) }).collect()
+        experts.map(|e| ExpertRef { w1: matrix(&e.w1), w2: matrix(&e.w2), w3: matrix(&e.w3) }).collect()
     };
     model.weights.layers.iter().map(of).collect()
 }

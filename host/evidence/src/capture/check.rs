@@ -80,7 +80,7 @@ pub(super) fn check(args: Args<'_>, indexer: bool) -> Result<(), String> {
             }
             Ok(())
         }
-        Args::Select(a) => entries(&a.keys, extent(&a.wq_b, 0) / a.heads.max(1) as usize, true),
+        Args::Select(a) => entries(&a.keys, extent(&a.wq_b.data, 0) / a.heads.max(1) as usize, true),
         Args::Route(a) => {
             let experts = extent(&a.gate, 0) as i64;
             let table = match a.tid2eid.data.is_null() {

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use hotseam_abi::{
     Batch, CompressArgs, CoreArgs, ExpertRef, ExpertsArgs, MhcHeadArgs, MhcPostArgs, MhcPreArgs, PoolRef,
-    RopeTables, RouteArgs, SelectArgs, StoreArgs, TensorRef, dtype,
+    RopeTables, RouteArgs, SelectArgs, StoreArgs, TensorRef, WeightRef, dtype,
+    weight_format,
 };
 
 use super::error::{CaptureError, field};
@@ -27,6 +28,8 @@ pub(super) trait Fields {
     fn batch(&mut self, batch: &mut *const Batch) -> Result;
     /// A tensor of `shape`; 0 for any extent.
     fn tensor(&mut self, name: &str, t: &mut TensorRef, dtypes: &[u32], shape: &[usize]) -> Result;
+    /// A weight matrix `[n, k]` in any format; 0 for any extent.
+    fn weight(&mut self, name: &str, w: &mut WeightRef, shape: [usize; 2]) -> Result;
     /// A tensor that may be absent.
     fn optional(&mut self, name: &str, t: &mut TensorRef, dtypes: &[u32], shape: &[usize]) -> Result;
     /// An i32 table.
@@ -83,6 +86,12 @@ fn seen(batch: *const Batch) -> Seen {
 
 fn extent(t: &TensorRef, d: usize) -> usize {
     t.shape[d].max(0) as usize
+}
+
+/// Inputs of a weight matrix.
+pub(super) fn inputs(w: &WeightRef) -> usize {
+    let packed = matches!(w.format, weight_format::MXFP4 | weight_format::NVFP4);
+    extent(&w.data, 1).saturating_mul(1 + usize::from(packed))
 }
 
 pub(super) fn store(f: &mut impl Fields, a: &mut StoreArgs) -> Result {
@@ -167,9 +176,9 @@ pub(super) fn select(f: &mut impl Fields, a: &mut SelectArgs) -> Result {
             format!("is {}, heads {}", a.ratio, a.heads),
         ));
     }
-    f.tensor("wq_b", &mut a.wq_b, WEIGHT, &[0, 0])?;
+    f.weight("wq_b", &mut a.wq_b, [0, 0])?;
     f.tensor("weights_proj", &mut a.weights_proj, WEIGHT, &[a.heads as usize, 0])?;
-    let (rank, hidden) = (extent(&a.wq_b, 1), extent(&a.weights_proj, 1));
+    let (rank, hidden) = (inputs(&a.wq_b), extent(&a.weights_proj, 1));
     f.tensor("q_lora", &mut a.q_lora, F32, &[seen.rows, rank])?;
     f.tensor("x", &mut a.x, F32, &[seen.rows, hidden])?;
     f.rope(&mut a.rope, seen.positions)?;

@@ -222,6 +222,8 @@ fn views(tensors: &[Stored]) -> Result<Vec<(String, TensorView<'_>)>, String> {
             dtype::F32 => Dtype::F32,
             dtype::BF16 => Dtype::BF16,
             dtype::I32 => Dtype::I32,
+            dtype::E4M3 => Dtype::F8_E4M3,
+            dtype::E8M0 => Dtype::F8_E8M0,
             _ => Dtype::U8,
         };
         let view = TensorView::new(kind, t.shape.clone(), &t.bytes).map_err(|e| e.to_string())?;

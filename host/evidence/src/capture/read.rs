@@ -4,13 +4,15 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use hotseam_abi::{Batch, ExpertRef, PoolRef, RopeTables, SeqSpan, TensorRef, device, dtype};
+use hotseam_abi::{
+    Batch, ExpertRef, PoolRef, RopeTables, SeqSpan, TensorRef, WeightRef, device, dtype, weight_format,
+};
 use hotseam_engine::observe::Block;
 use safetensors::Dtype;
 use serde_json::{Map, Value};
 
 use super::error::{CaptureError, field};
-use super::fields::{F32, Fields, WEIGHT};
+use super::fields::{F32, Fields, inputs};
 use super::write::{Stored, element_bytes};
 
 type Result<T = ()> = std::result::Result<T, CaptureError>;
@@ -19,6 +21,9 @@ type Result<T = ()> = std::result::Result<T, CaptureError>;
 const MOST_OUTPUT: usize = 1 << 28;
 /// Experts of a layer, at most.
 const MOST_EXPERTS: usize = 1 << 16;
+
+/// A matrix that is not there yet.
+const NO_WEIGHT: WeightRef = WeightRef::plain(weight_format::F32, TensorRef::NONE);
 
 /// Rebuilds the arguments; owns the memory that they point to.
 pub(super) struct Reader<'a> {
@@ -45,6 +50,8 @@ pub(super) fn number_of(dtype: Dtype) -> Option<u32> {
         Dtype::BF16 => Some(dtype::BF16),
         Dtype::I32 => Some(dtype::I32),
         Dtype::U8 => Some(dtype::U8),
+        Dtype::F8_E4M3 => Some(dtype::E4M3),
+        Dtype::F8_E8M0 => Some(dtype::E8M0),
         _ => None,
     }
 }
@@ -233,6 +240,34 @@ impl Fields for Reader<'_> {
         Ok(())
     }
 
+    fn weight(&mut self, name: &str, w: &mut WeightRef, [n, k]: [usize; 2]) -> Result {
+        let format = self.size(&format!("{name}.format"))? as u32;
+        let mut global_scale = 0.0;
+        self.float(&format!("{name}.global_scale"), &mut global_scale)?;
+        let kind = match format {
+            weight_format::F32 => dtype::F32,
+            weight_format::BF16 => dtype::BF16,
+            weight_format::FP8_BLOCK => dtype::E4M3,
+            weight_format::MXFP4 | weight_format::NVFP4 => dtype::U8,
+            other => {
+                let expected = "a weight format of this build";
+                return Err(field(&format!("{name}.format"), expected, format!("is {other}")));
+            }
+        };
+        let wide = if kind == dtype::U8 { k.div_ceil(2) } else { k };
+        let data = self.checked(name, &[kind], &[n, wide])?;
+        *w = WeightRef { format, global_scale, data, scales: TensorRef::NONE };
+        let (n, k) = (data.shape[0] as usize, inputs(w));
+        let scales = match format {
+            weight_format::FP8_BLOCK => (dtype::E8M0, [n.div_ceil(128), k.div_ceil(128)]),
+            weight_format::MXFP4 => (dtype::E8M0, [n, k / 32]),
+            weight_format::NVFP4 => (dtype::E4M3, [n, k / 16]),
+            _ => return Ok(()),
+        };
+        w.scales = self.checked(&format!("{name}.scales"), &[scales.0], &scales.1)?;
+        Ok(())
+    }
+
     fn optional(&mut self, name: &str, t: &mut TensorRef, dtypes: &[u32], shape: &[usize]) -> Result {
         *t = TensorRef::NONE;
         if self.has(name) { self.tensor(name, t, dtypes, shape) } else { Ok(()) }
@@ -337,22 +372,26 @@ impl Fields for Reader<'_> {
                 continue;
             }
             let part = |name: &str| format!("experts.{id}.{name}");
-            let w1 = self.checked(&part("w1"), WEIGHT, &[inter, hidden])?;
-            inter = w1.shape[0] as usize;
-            let w3 = self.checked(&part("w3"), WEIGHT, &[inter, hidden])?;
-            let w2 = self.checked(&part("w2"), WEIGHT, &[hidden, inter])?;
-            let exact = |t: &TensorRef, shape: [usize; 2]| t.shape[..2] == shape.map(|n| n as i64);
-            if !exact(&w1, [inter, hidden]) || !exact(&w3, [inter, hidden]) || !exact(&w2, [hidden, inter]) {
+            let mut expert = ExpertRef { w1: NO_WEIGHT, w2: NO_WEIGHT, w3: NO_WEIGHT };
+            self.weight(&part("w1"), &mut expert.w1, [inter, hidden])?;
+            inter = expert.w1.data.shape[0] as usize;
+            self.weight(&part("w3"), &mut expert.w3, [inter, hidden])?;
+            self.weight(&part("w2"), &mut expert.w2, [hidden, inter])?;
+            let exact = |w: &WeightRef, n: usize, k: usize| w.data.shape[0] == n as i64 && inputs(w) == k;
+            let fits = exact(&expert.w1, inter, hidden)
+                && exact(&expert.w3, inter, hidden)
+                && exact(&expert.w2, hidden, inter);
+            if !fits {
                 return Err(field(&part("w1"), format!("[{inter}, {hidden}]"), "has another shape"));
             }
-            known.insert(id, ExpertRef { w1, w2, w3 });
+            known.insert(id, expert);
         }
         // Experts that no row chose were not stored: whoever runs them gets zeros.
         let zeros = self.room(inter.checked_mul(hidden))?;
         // SAFETY: the block has this many words.
         unsafe { zeros.write_bytes(0, 4 * inter * hidden) };
-        let (up, down) =
-            (describe(zeros, dtype::F32, &[inter, hidden]), describe(zeros, dtype::F32, &[hidden, inter]));
+        let of = |n, k| WeightRef::plain(weight_format::F32, describe(zeros, dtype::F32, &[n, k]));
+        let (up, down) = (of(inter, hidden), of(hidden, inter));
         let blank = ExpertRef { w1: up, w2: down, w3: up };
         self.experts = (0..count).map(|id| known.get(&id).copied().unwrap_or(blank)).collect();
         *experts = self.experts.as_ptr();

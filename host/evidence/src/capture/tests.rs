@@ -3,7 +3,8 @@
 use super::write::Writer;
 use super::*;
 use hotseam_abi::{
-    Batch, CompressArgs, CoreArgs, PoolRef, RopeTables, SelectArgs, SeqSpan, TensorRef, device, layout, phase,
+    Batch, CompressArgs, CoreArgs, PoolRef, RopeTables, SelectArgs, SeqSpan, TensorRef, WeightRef, device,
+    layout, phase, weight_format,
 };
 use hotseam_slots::Phase;
 
@@ -58,6 +59,22 @@ impl Inputs {
         t
     }
 
+    /// MXFP4 codes, with a scale of 1 for each 32.
+    fn weight(&self, n: usize, k: usize) -> WeightRef {
+        static ONES: [u8; 64] = [127; 64];
+        let bytes = |data: *const u8, kind: u32, shape: [usize; 2]| {
+            let mut t = self.tensor(&shape);
+            (t.data, t.dtype) = (data.cast_mut().cast(), kind);
+            t
+        };
+        WeightRef {
+            format: weight_format::MXFP4,
+            global_scale: 1.0,
+            data: bytes(self.words.as_ptr().cast(), dtype::U8, [n, k / 2]),
+            scales: bytes(ONES.as_ptr(), dtype::E8M0, [n, k / 32]),
+        }
+    }
+
     fn pool(&self, id: u32) -> PoolRef {
         let mut bytes = self.tensor(&[64, 4 * DIM]);
         bytes.data = self.words.as_ptr().cast_mut().cast();
@@ -104,9 +121,9 @@ fn captures() -> Vec<Capture> {
         topk: 2,
         scores_width: 0,
         batch: &raw const batch,
-        q_lora: inputs.tensor(&[ROWS, 12]),
+        q_lora: inputs.tensor(&[ROWS, 32]),
         x: inputs.tensor(&[ROWS, 10]),
-        wq_b: inputs.tensor(&[2 * DIM, 12]),
+        wq_b: inputs.weight(2 * DIM, 32),
         weights_proj: inputs.tensor(&[2, 10]),
         rope: inputs.rope(),
         keys: inputs.pool(layout::KEY_F32),

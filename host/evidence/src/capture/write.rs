@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use hotseam_abi::{Batch, ExpertRef, PoolRef, RopeTables, TensorRef, dtype};
+use hotseam_abi::{Batch, ExpertRef, PoolRef, RopeTables, TensorRef, WeightRef, dtype};
 use serde_json::{Map, Value};
 
 use super::error::{CaptureError, field};
-use super::fields::{F32, Fields, WEIGHT};
+use super::fields::{F32, Fields};
 
 type Result<T = ()> = std::result::Result<T, CaptureError>;
 
@@ -29,7 +29,7 @@ pub(super) struct Writer {
 
 pub(super) fn element_bytes(kind: u32) -> usize {
     match kind {
-        dtype::U8 | dtype::E4M3 => 1,
+        dtype::U8 | dtype::E4M3 | dtype::E8M0 => 1,
         dtype::BF16 => 2,
         dtype::I64 => 8,
         _ => 4,
@@ -96,6 +96,13 @@ impl Fields for Writer {
         let data = unsafe { bytes(t.data.cast_const(), n) };
         self.push(name, t.dtype, &shape, data);
         Ok(())
+    }
+
+    fn weight(&mut self, name: &str, w: &mut WeightRef, shape: [usize; 2]) -> Result {
+        self.number_of(&format!("{name}.format"), w.format as usize);
+        self.float(&format!("{name}.global_scale"), &mut w.global_scale)?;
+        self.tensor(name, &mut w.data, &[], &shape)?;
+        self.optional(&format!("{name}.scales"), &mut w.scales, &[], &[0, 0])
     }
 
     fn optional(&mut self, name: &str, t: &mut TensorRef, dtypes: &[u32], shape: &[usize]) -> Result {
@@ -178,8 +185,8 @@ impl Fields for Writer {
         for id in used.into_iter().filter(|id| *id < count) {
             // SAFETY: the arguments of a call that is looked at; the number is one of its experts.
             let mut expert = unsafe { *experts.add(id) };
-            for (part, t) in [("w1", &mut expert.w1), ("w2", &mut expert.w2), ("w3", &mut expert.w3)] {
-                self.tensor(&format!("experts.{id}.{part}"), t, WEIGHT, &[0, 0])?;
+            for (part, w) in [("w1", &mut expert.w1), ("w2", &mut expert.w2), ("w3", &mut expert.w3)] {
+                self.weight(&format!("experts.{id}.{part}"), w, [0, 0])?;
             }
         }
         Ok(())

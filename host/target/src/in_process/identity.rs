@@ -11,7 +11,7 @@ const READ: usize = 4096;
 
 /// Identity of a checkpoint: its geometry and its weights.
 pub(super) fn model(model: &Model) -> String {
-    let mut hash = Sha256::new();
+    let (mut hash, mut global) = (Sha256::new(), Vec::new());
     hash.update(format!("{:?}", model.config));
     let mut add = |tensor: &Tensor| {
         hash.update(format!("{:?}{}", tensor.shape, tensor.dtype));
@@ -21,14 +21,16 @@ pub(super) fn model(model: &Model) -> String {
     let weights = &model.weights;
     [&weights.embed, &weights.norm, &weights.head].into_iter().for_each(&mut add);
     for layer in &weights.layers {
-        [&layer.attn_norm, &layer.ffn_norm, &layer.wq_a, &layer.wq_b, &layer.wkv]
-            .into_iter()
-            .for_each(&mut add);
-        [&layer.wo_a, &layer.wo_b, &layer.attn_sink, &layer.gate].into_iter().for_each(&mut add);
-        layer.experts.iter().chain([&layer.shared]).for_each(|expert| {
-            [&expert.w1, &expert.w2, &expert.w3].into_iter().for_each(&mut add);
-        });
+        [&layer.attn_norm, &layer.ffn_norm, &layer.attn_sink, &layer.gate].into_iter().for_each(&mut add);
+        let attention = [&layer.wq_a, &layer.wq_b, &layer.wkv, &layer.wo_a, &layer.wo_b];
+        let experts = layer.experts.iter().chain([&layer.shared]).flat_map(|e| [&e.w1, &e.w2, &e.w3]);
+        for matrix in attention.into_iter().chain(experts) {
+            add(&matrix.data);
+            matrix.scales.iter().for_each(&mut add);
+            global.extend(matrix.global_scale.to_le_bytes());
+        }
     }
+    hash.update(global);
     hex(&hash.finalize())
 }
 

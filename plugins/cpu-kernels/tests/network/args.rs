@@ -1,6 +1,6 @@
 //! Tensors over vectors.
 
-use hotseam_sdk::abi::{PoolRef, TensorRef, dtype};
+use hotseam_sdk::abi::{PoolRef, TensorRef, WeightRef, dtype, weight_format};
 use hotseam_sdk::ops::{Mat, Weight};
 
 fn tensor(data: *mut std::ffi::c_void, dtype: u32, shape: &[usize]) -> TensorRef {
@@ -26,6 +26,10 @@ pub(crate) fn u8s(data: &mut [f32], shape: &[usize]) -> TensorRef {
 
 pub(crate) fn bf16s(data: &mut [u16], columns: usize) -> TensorRef {
     tensor(data.as_mut_ptr().cast(), dtype::BF16, &[data.len() / columns, columns])
+}
+
+pub(crate) fn weight(data: &mut [u16], columns: usize) -> WeightRef {
+    WeightRef::plain(weight_format::BF16, bf16s(data, columns))
 }
 
 pub(crate) fn i32s(data: &mut [i32], columns: usize) -> TensorRef {

@@ -228,7 +228,7 @@ impl Network {
                 batch,
                 q_lora: f32s(&mut q_lora, &[n, shape.q_rank]),
                 x: f32s(x, &[n, shape.hidden]),
-                wq_b: args::bf16s(&mut layer.index_wq_b, shape.q_rank),
+                wq_b: args::weight(&mut layer.index_wq_b, shape.q_rank),
                 weights_proj: args::bf16s(&mut layer.index_weights, shape.hidden),
                 rope: tables,
                 keys,
@@ -383,9 +383,9 @@ impl Network {
         let layer = &mut self.layers[l];
         let experts: Vec<abi::ExpertRef> = (layer.experts.iter_mut())
             .map(|[w1, w2, w3]| abi::ExpertRef {
-                w1: args::bf16s(w1, hidden),
-                w2: args::bf16s(w2, shape.inter),
-                w3: args::bf16s(w3, hidden),
+                w1: args::weight(w1, hidden),
+                w2: args::weight(w2, shape.inter),
+                w3: args::weight(w3, hidden),
             })
             .collect();
         let args = abi::ExpertsArgs {
