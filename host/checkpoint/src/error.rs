@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use hotseam_model::ConfigError;
+use hotseam_model::{ConfigError, MatrixError};
 
 /// A checkpoint that cannot be used. Each message names the thing, what was expected, what was found and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -123,6 +123,14 @@ pub enum CheckpointError {
         found: String,
         /// What to do.
         advice: &'static str,
+    },
+    /// Weights and scales that make no matrix.
+    #[error("tensor `{name}`: {source}; config.json may belong to another model")]
+    Matrix {
+        /// Name of the weights.
+        name: String,
+        /// What does not fit.
+        source: MatrixError,
     },
     /// A value that makes the model unusable.
     #[error(

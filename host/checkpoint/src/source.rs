@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use hotseam_model::{DType, Tensor, TensorError};
+use hotseam_model::{DType, Matrix, Tensor, TensorError};
 use safetensors::Dtype;
 
 use crate::error::CheckpointError;
@@ -28,8 +28,14 @@ impl<'a> Source<'a> {
         Self { shards, used: HashSet::new(), total, progress }
     }
 
-    /// A matrix, bf16 or f32 as on disk, shared with the map.
-    pub(crate) fn matrix(&mut self, name: &str, shape: [usize; 2]) -> Result<Tensor, CheckpointError> {
+    /// A matrix in its format on disk, shared with the map.
+    pub(crate) fn matrix(&mut self, name: &str, shape: [usize; 2]) -> Result<Matrix, CheckpointError> {
+        let data = self.values(name, shape)?;
+        Matrix::dense(data).map_err(|e| CheckpointError::Matrix { name: name.to_owned(), source: e })
+    }
+
+    /// A matrix of bf16 or f32 values, as on disk, shared with the map.
+    pub(crate) fn values(&mut self, name: &str, shape: [usize; 2]) -> Result<Tensor, CheckpointError> {
         let entry = self.find(name, &shape)?;
         let dtype = float(name, entry)?;
         let tensor = self.region(name, entry, dtype)?;

@@ -12,9 +12,9 @@ type Result<T> = std::result::Result<T, CheckpointError>;
 /// Takes every tensor of the model from `source`. `cfg` was validated.
 pub(crate) fn build(cfg: &ModelConfig, source: &mut Source) -> Result<Weights> {
     let (vocab, hidden) = (cfg.vocab_size, cfg.hidden_size);
-    let embed = source.matrix("embed.weight", [vocab, hidden])?;
+    let embed = source.values("embed.weight", [vocab, hidden])?;
     let norm = source.small("norm.weight", &[hidden])?;
-    let head = source.matrix("head.weight", [vocab, hidden])?;
+    let head = source.values("head.weight", [vocab, hidden])?;
     let hc_head = hc(cfg, source, "hc_head", cfg.hc_mult, 1)?;
     let layers = (0..cfg.num_hidden_layers).map(|i| layer(cfg, source, i)).collect::<Result<_>>()?;
     Ok(Weights { embed, norm, head, hc_head, layers })
@@ -56,7 +56,7 @@ fn layer(cfg: &ModelConfig, source: &mut Source, index: usize) -> Result<LayerWe
         indexer: (class == LayerClass::Csa)
             .then(|| indexer(cfg, source, index, &format!("{a}.indexer")))
             .transpose()?,
-        gate: source.matrix(&format!("{f}.gate.weight"), [cfg.n_routed_experts, hidden])?,
+        gate: source.values(&format!("{f}.gate.weight"), [cfg.n_routed_experts, hidden])?,
         gate_bias: (!cfg.is_hash(index))
             .then(|| source.small(&format!("{f}.gate.bias"), &[cfg.n_routed_experts]))
             .transpose()?,
@@ -89,7 +89,7 @@ fn indexer(cfg: &ModelConfig, source: &mut Source, layer: usize, prefix: &str) -
     Ok(Indexer {
         wq_b: source.matrix(&format!("{prefix}.wq_b.weight"), [rows, cfg.q_lora_rank])?,
         weights_proj: source
-            .matrix(&format!("{prefix}.weights_proj.weight"), [cfg.index_n_heads, cfg.hidden_size])?,
+            .values(&format!("{prefix}.weights_proj.weight"), [cfg.index_n_heads, cfg.hidden_size])?,
         compressor: compressor(cfg, source, layer, &format!("{prefix}.compressor"), cfg.index_head_dim)?,
     })
 }

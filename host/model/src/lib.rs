@@ -1,18 +1,21 @@
 //! Geometry and weights of a DeepSeek-V4 model, rope tables.
 //!
 //! Plain data that every other host crate reads: [`ModelConfig`] says how large everything is, [`Weights`] holds the
-//! tensors by their role, [`RopeTable`] holds cos and sin. Nothing here knows a file, a tensor name or a plugin:
+//! tensors by their role, each [`Matrix`] in the format of its checkpoint, [`RopeTable`] holds cos and sin. Nothing here knows a file, a tensor name or a plugin:
 //! `hotseam-checkpoint` fills these types from a directory.
 
 #[cfg(target_endian = "big")]
 compile_error!("weights are mapped from little-endian files; big-endian machines are not supported");
 
 mod config;
+mod matrix;
+pub mod number;
 mod rope;
 mod tensor;
 mod weights;
 
 pub use config::{ConfigError, LayerClass, ModelConfig, Yarn};
+pub use matrix::{FP8_BLOCK, Format, MXFP4_GROUP, Matrix, MatrixError, NVFP4_GROUP};
 pub use rope::{RopeKind, RopeTable};
 pub use tensor::{DType, Tensor, TensorError};
 pub use weights::{Compressor, Expert, Hc, Indexer, LayerWeights, Weights};

@@ -12,6 +12,12 @@ pub enum DType {
     Bf16,
     /// Signed 32-bit integer, 4 bytes.
     I32,
+    /// Floating point of 4 exponent and 3 mantissa bits (the "FN" form), 1 byte.
+    E4m3,
+    /// Power of two, exponent biased by 127, 1 byte.
+    E8m0,
+    /// Byte: two packed e2m1 codes, the earlier one in the lower half.
+    U8,
 }
 
 impl DType {
@@ -20,7 +26,14 @@ impl DType {
         match self {
             Self::F32 | Self::I32 => 4,
             Self::Bf16 => 2,
+            Self::E4m3 | Self::E8m0 | Self::U8 => 1,
         }
+    }
+
+    /// Address alignment, in bytes, of a [`Tensor`] of this type: 4, so that kernels load whole words, but none for
+    /// one-byte types, which must not be copied wherever they lie in a file.
+    fn alignment(self) -> usize {
+        if self.size() == 1 { 1 } else { 4 }
     }
 }
 
@@ -30,6 +43,9 @@ impl fmt::Display for DType {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
             Self::I32 => "i32",
+            Self::E4m3 => "e4m3",
+            Self::E8m0 => "e8m0",
+            Self::U8 => "u8",
         })
     }
 }
@@ -57,10 +73,16 @@ pub enum TensorError {
         /// Bytes that are there.
         found: usize,
     },
+    /// Bytes offered for elements of several bytes each.
+    #[error("expected a one-byte element type, found {dtype}")]
+    Wide {
+        /// Element type.
+        dtype: DType,
+    },
 }
 
-/// Row-major tensor over shared, immutable, little-endian bytes. A clone shares them. Data starts at a multiple of 4
-/// bytes.
+/// Row-major tensor over shared, immutable, little-endian bytes. A clone shares them. Data of wide types starts at a
+/// multiple of 4 bytes, data of one-byte types anywhere.
 #[derive(Clone)]
 pub struct Tensor {
     /// Element type.
@@ -114,8 +136,20 @@ impl Tensor {
         Ok(Self { dtype: DType::I32, shape, len, data: Data::Owned(words) })
     }
 
-    /// Tensor over bytes `offset..` of `owner`, shared without a copy where they are aligned to 4, else copied.
-    /// `owner.as_ref()` must return the same bytes each time.
+    /// Tensor of a one-byte type; `bytes.len()` must be the product of `shape`.
+    ///
+    /// # Errors
+    /// [`TensorError`] if it is not, or if elements of `dtype` are wider.
+    pub fn from_bytes(dtype: DType, shape: Vec<usize>, bytes: Vec<u8>) -> Result<Self, TensorError> {
+        let len = check_len(dtype, &shape, bytes.len())?;
+        if dtype.size() != 1 {
+            return Err(TensorError::Wide { dtype });
+        }
+        Ok(Self { dtype, shape, len, data: Data::Region { owner: Arc::new(bytes), offset: 0 } })
+    }
+
+    /// Tensor over bytes `offset..` of `owner`, shared without a copy where they are aligned as the type needs, else
+    /// copied. `owner.as_ref()` must return the same bytes each time.
     ///
     /// # Errors
     /// [`TensorError`] if the shape needs more bytes than there are after `offset`.
@@ -130,7 +164,7 @@ impl Tensor {
         let Some(bytes) = rest.get(..len) else {
             return Err(TensorError::Length { dtype, shape, expected: len, found: rest.len() });
         };
-        let data = if bytes.as_ptr().addr().is_multiple_of(4) {
+        let data = if bytes.as_ptr().addr().is_multiple_of(dtype.alignment()) {
             Data::Region { owner, offset }
         } else {
             Data::Owned(bytes.chunks(4).map(word).collect())
@@ -162,7 +196,7 @@ impl Tensor {
         }
     }
 
-    /// Address of the data, a multiple of 4. It is valid as long as this tensor or a clone of it lives.
+    /// Address of the data, a multiple of 4 unless elements have one byte. It is valid as long as this tensor or a clone of it lives.
     pub fn bytes_ptr(&self) -> *const u8 {
         self.bytes().as_ptr()
     }
@@ -200,12 +234,12 @@ impl Tensor {
     /// A copy of an f32 or bf16 tensor as f32 values; exact for both.
     ///
     /// # Panics
-    /// On an i32 tensor.
+    /// On a tensor of another type: codes mean nothing without their scales, see [`crate::Matrix`].
     pub fn to_f32_vec(&self) -> Vec<f32> {
         match self.dtype {
             DType::F32 => self.f32().to_vec(),
             DType::Bf16 => self.bf16().iter().map(|&v| f32::from_bits(u32::from(v) << 16)).collect(),
-            DType::I32 => panic!("tensor of i32 read as floating point"),
+            other => panic!("tensor of {other} read as floating point"),
         }
     }
 
@@ -279,6 +313,8 @@ mod tests {
             assert_eq!(shared, (base + offset).is_multiple_of(4), "offset {offset}");
             assert_eq!(t.bf16()[0], u16::from_le_bytes([offset as u8, offset as u8 + 1]));
             assert_eq!(t.clone().bytes_ptr(), t.bytes_ptr());
+            let codes = Tensor::from_region(DType::U8, vec![2, 5], bytes.clone(), offset).unwrap();
+            assert_eq!(codes.bytes_ptr().addr(), base + offset, "one-byte types are always shared");
         }
     }
 
@@ -301,6 +337,15 @@ mod tests {
             Tensor::from_region(DType::F32, vec![usize::MAX, 2], owner, 0),
             Err(TensorError::TooLarge { .. })
         ));
+        assert_eq!(Tensor::from_bytes(DType::E4m3, vec![3], vec![1, 2, 3]).unwrap().bytes(), [1, 2, 3]);
+        assert!(matches!(
+            Tensor::from_bytes(DType::E8m0, vec![4], vec![0; 3]),
+            Err(TensorError::Length { expected: 4, found: 3, .. })
+        ));
+        assert_eq!(
+            Tensor::from_bytes(DType::Bf16, vec![2], vec![0; 4]).unwrap_err(),
+            TensorError::Wide { dtype: DType::Bf16 }
+        );
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The tensors of a model, by role.
 //!
-//! Matrices are `[out, in]`, row-major, so that `y = x W^T`; they are f32 or bf16, as on disk. Norm weights, sinks,
-//! `ape`, the hc tensors and the gate bias are always f32, the token table always i32.
+//! Matrices are `[out, in]`, row-major, so that `y = x W^T`. A [`Matrix`] has the format that it has on disk: bf16, FP8,
+//! MXFP4, ...; a matrix that is a [`Tensor`] is f32 or bf16. Norm weights, sinks, `ape`, the hc tensors and the gate bias
+//! are always f32, the token table always i32.
 //! Letters: H hidden_size, D head_dim, I index_head_dim, M hc_mult, E n_routed_experts, F moe_intermediate_size,
 //! c = 2 where groups overlap (ratio 4), else 1.
 
-use crate::Tensor;
+use crate::{Matrix, Tensor};
 
 /// All weights.
 #[derive(Debug, Clone)]
@@ -45,19 +46,19 @@ pub struct LayerWeights {
     /// Hyper-connection around the experts.
     pub hc_ffn: Hc,
     /// Query down projection, `[q_lora_rank, H]`.
-    pub wq_a: Tensor,
+    pub wq_a: Matrix,
     /// Norm of the query latent, `[q_lora_rank]` f32.
     pub q_norm: Tensor,
     /// Query up projection, `[heads*D, q_lora_rank]`.
-    pub wq_b: Tensor,
+    pub wq_b: Matrix,
     /// Window key (= value) projection, `[D, H]`.
-    pub wkv: Tensor,
+    pub wkv: Matrix,
     /// Norm of window keys, `[D]` f32.
     pub kv_norm: Tensor,
     /// Grouped output projection, `[o_groups*o_lora_rank, heads*D/o_groups]`: rows of a group read only its heads.
-    pub wo_a: Tensor,
+    pub wo_a: Matrix,
     /// Output projection, `[H, o_groups*o_lora_rank]`.
-    pub wo_b: Tensor,
+    pub wo_b: Matrix,
     /// Sink logit of each head, `[heads]` f32.
     pub attn_sink: Tensor,
     /// Compressor of csa and hca layers.
@@ -82,9 +83,9 @@ pub struct Compressor {
     /// Added to the gate by position in the group, `[ratio, c*W]` f32.
     pub ape: Tensor,
     /// Value projection, `[c*W, H]`.
-    pub wkv: Tensor,
+    pub wkv: Matrix,
     /// Gate projection, `[c*W, H]`.
-    pub wgate: Tensor,
+    pub wgate: Matrix,
     /// Norm of entries, `[W]` f32.
     pub norm: Tensor,
 }
@@ -93,7 +94,7 @@ pub struct Compressor {
 #[derive(Debug, Clone)]
 pub struct Indexer {
     /// Query projection, `[index_n_heads*I, q_lora_rank]`.
-    pub wq_b: Tensor,
+    pub wq_b: Matrix,
     /// Weight of each head, `[index_n_heads, H]`.
     pub weights_proj: Tensor,
     /// Makes the index keys.
@@ -104,9 +105,9 @@ pub struct Indexer {
 #[derive(Debug, Clone)]
 pub struct Expert {
     /// Gate projection, `[F, H]`.
-    pub w1: Tensor,
+    pub w1: Matrix,
     /// Down projection, `[H, F]`.
-    pub w2: Tensor,
+    pub w2: Matrix,
     /// Up projection, `[F, H]`.
-    pub w3: Tensor,
+    pub w3: Matrix,
 }

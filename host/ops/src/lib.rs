@@ -13,6 +13,7 @@
 
 pub mod bf16;
 pub mod e4m3;
+pub mod formats;
 
 mod act;
 mod exp;
@@ -35,7 +36,7 @@ pub use exp::{exp, exp_in_place};
 pub use gather::{gather_accumulate, gather_scores};
 pub use hadamard::hadamard;
 pub use isa::{Kernel, dispatch};
-pub use linear::{Mat, Weight, linear, linear_into};
+pub use linear::{Mat, Weight, dequantise, linear, linear_into};
 pub use norm::rms_norm;
 pub use parallel::{Parallel, Serial};
 pub use pool::Pool;

@@ -11,50 +11,18 @@
 mod few;
 mod many;
 pub(crate) mod tile;
+mod weight;
 
 use crate::isa::{Kernel, dispatch};
 use crate::lanes::Lanes;
 use crate::parallel::Parallel;
 
+pub use weight::{Mat, Weight, dequantise};
+
 /// From this number of rows on, packing a panel of weights costs less than it saves.
 const MANY_ROWS: usize = 8;
 /// Multiply-adds that are worth waking a thread for: a few microseconds.
 const WORTH_A_THREAD: usize = 64 * 1024;
-
-/// The numbers of a weight matrix as they lie in the checkpoint.
-#[derive(Clone, Copy, Debug)]
-pub enum Weight<'a> {
-    /// 32-bit floats.
-    F32(&'a [f32]),
-    /// bfloat16: the upper halves of 32-bit floats.
-    Bf16(&'a [u16]),
-}
-
-impl<'a> Weight<'a> {
-    /// Number of elements.
-    pub fn len(&self) -> usize {
-        match self {
-            Self::F32(data) => data.len(),
-            Self::Bf16(data) => data.len(),
-        }
-    }
-
-    /// True without elements.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// A weight matrix `[n, k]`, row-major: `n` outputs, `k` inputs.
-#[derive(Clone, Copy, Debug)]
-pub struct Mat<'a> {
-    /// `n * k` elements.
-    pub data: Weight<'a>,
-    /// Rows: number of outputs.
-    pub n: usize,
-    /// Columns: number of inputs.
-    pub k: usize,
-}
 
 /// `y = x W^T` for `x [rows, k]` and `y [rows, n]`, both dense.
 ///
@@ -82,8 +50,8 @@ pub fn linear_into(
     y: &mut [f32],
     y_stride: usize,
 ) {
+    w.check("linear");
     let Mat { data, n, k } = w;
-    assert_eq!(data.len(), n.saturating_mul(k), "linear: length of the weight for [n {n}, k {k}]");
     if rows == 0 || n == 0 {
         return;
     }
@@ -97,6 +65,15 @@ pub fn linear_into(
         );
     }
 
+    let mut wide = Vec::new();
+    let data = match data {
+        Weight::F32(_) | Weight::Bf16(_) => data,
+        _ => {
+            wide.resize(n * k, 0.0);
+            dequantise(w, &mut wide);
+            Weight::F32(&wide)
+        }
+    };
     let product = Product { x: x.as_ptr(), x_stride, y: y.as_mut_ptr(), y_stride, k };
     let grid = Grid::new(par.threads(), rows, n, k);
     let body = |pieces: std::ops::Range<usize>| {
@@ -200,6 +177,7 @@ impl Kernel for Rectangle<'_> {
                 (Weight::Bf16(w), false) => few::multiply(lanes, product, w.as_ptr(), area),
                 (Weight::F32(w), true) => many::multiply(lanes, product, w.as_ptr(), area),
                 (Weight::Bf16(w), true) => many::multiply(lanes, product, w.as_ptr(), area),
+                _ => unreachable!("packed weights were dequantised"),
             }
         }
     }
