@@ -14,7 +14,8 @@ pub(crate) struct Matrix {
     global_scale: f32,
     /// Outputs.
     pub(crate) n: usize,
-    k: usize,
+    /// Inputs.
+    pub(crate) k: usize,
     /// One of [`weight_format`].
     pub(crate) format: u32,
 }

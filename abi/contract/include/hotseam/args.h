@@ -231,8 +231,8 @@ struct HotseamSelectArgs {
     HotseamTensorRef q_lora;
     /** `[rows, hidden]` input of the attention block. */
     HotseamTensorRef x;
-    /** `[heads * index_dim, q_lora_rank]` f32 or bf16. */
-    HotseamTensorRef wq_b;
+    /** `[heads * index_dim, q_lora_rank]`. */
+    HotseamWeightRef wq_b;
     /** `[heads, hidden]` f32 or bf16. */
     HotseamTensorRef weights_proj;
     /** Tables of this layer. */
@@ -276,14 +276,15 @@ struct HotseamRouteArgs {
     float *weights;
 };
 
-/** One routed expert: `w2( silu(min(w1 x, limit)) * clamp(w3 x, -limit, limit) )`. */
+/** One routed expert: `w2( silu(min(w1 x, limit)) * clamp(w3 x, -limit, limit) )`. The three matrices may differ in format
+ *  and in their factors. */
 struct HotseamExpertRef {
-    /** Gate projection `[inter, hidden]`, f32 or bf16. */
-    HotseamTensorRef w1;
-    /** Down projection `[hidden, inter]`, f32 or bf16. */
-    HotseamTensorRef w2;
-    /** Up projection `[inter, hidden]`, f32 or bf16. */
-    HotseamTensorRef w3;
+    /** Gate projection `[inter, hidden]`. */
+    HotseamWeightRef w1;
+    /** Down projection `[hidden, inter]`. */
+    HotseamWeightRef w2;
+    /** Up projection `[inter, hidden]`. */
+    HotseamWeightRef w3;
 };
 
 /** `moe.experts`: run the chosen experts and sum them by weight.

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 typedef struct HotseamTensorRef HotseamTensorRef;
+typedef struct HotseamWeightRef HotseamWeightRef;
 typedef struct HotseamText HotseamText;
 typedef struct HotseamStepCtx HotseamStepCtx;
 typedef struct HotseamSeqSpan HotseamSeqSpan;
@@ -41,7 +42,7 @@ extern "C" {
 #endif
 
 /** Number of this contract draft. Host and plugin must have the same number. */
-#define HOTSEAM_CONTRACT 1u
+#define HOTSEAM_CONTRACT 2u
 
 /** Name of the symbol by which a C or C++ plugin hands over its `PluginV1`:
  *  `const PluginV1 *hotseam_plugin_v1(void)`. */
@@ -75,6 +76,8 @@ extern "C" {
 #define HOTSEAM_DTYPE_I32 5u
 /** 64-bit signed integer. */
 #define HOTSEAM_DTYPE_I64 6u
+/** OCP e8m0, one byte: a power of two, `2^(byte - 127)`; 255 is NaN. The "ue8m0" of DeepSeek's configuration. */
+#define HOTSEAM_DTYPE_E8M0 7u
 
 /** Devices, numbered as in DLPack. */
 /** Host memory. */
@@ -98,6 +101,33 @@ struct HotseamTensorRef {
     uint32_t device;
     /** Ordinal of the device. */
     uint32_t device_id;
+};
+
+/** How a weight matrix is stored. Codes and scales are as in the official checkpoints. */
+/** f32 values. */
+#define HOTSEAM_WEIGHT_FORMAT_F32 1u
+/** bf16 values. */
+#define HOTSEAM_WEIGHT_FORMAT_BF16 2u
+/** e4m3 codes, one e8m0 scale for each block of 128 x 128. */
+#define HOTSEAM_WEIGHT_FORMAT_FP8_BLOCK 3u
+/** e2m1 codes, one e8m0 scale for each 32 inputs. */
+#define HOTSEAM_WEIGHT_FORMAT_MXFP4 4u
+/** e2m1 codes, one e4m3 scale for each 16 inputs, one f32 factor for the matrix. */
+#define HOTSEAM_WEIGHT_FORMAT_NVFP4 5u
+
+/** A borrowed weight matrix of `n` outputs and `k` inputs, row-major, in one of the formats of `weight_format`.
+ *
+ *  A value is `code * scale`, with e2m1 and e8m0 exact in f32; NVFP4 is `(code * scale) * global_scale`, which rounds
+ *  once. Source: `config.json` and tensor names of DeepSeek-V4 and of NVIDIA's NVFP4 checkpoint. */
+struct HotseamWeightRef {
+    /** One of `weight_format`. */
+    uint32_t format;
+    /** Factor of the whole matrix in NVFP4 (`weight_scale_2`); 1 in every other format. */
+    float global_scale;
+    /** f32, bf16 or e4m3 `[n, k]`; or two e2m1 a byte, low nibble first, `[n, k / 2]` of `dtype::U8`. */
+    HotseamTensorRef data;
+    /** FP8: e8m0 `[ceil(n / 128), ceil(k / 128)]`; MXFP4: e8m0 `[n, k / 32]`; NVFP4: e4m3 `[n, k / 16]`; else absent. */
+    HotseamTensorRef scales;
 };
 
 /** UTF-8 text that is borrowed from its owner and not terminated. */
