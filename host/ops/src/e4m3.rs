@@ -30,8 +30,8 @@ pub fn encode(value: f32) -> u8 {
 
 /// The value of E4M3 bits; exact.
 #[inline]
-pub fn decode(code: u8) -> f32 {
-    VALUES[usize::from(code)]
+pub const fn decode(code: u8) -> f32 {
+    VALUES[code as usize]
 }
 
 /// Encodes a slice.

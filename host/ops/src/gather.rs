@@ -6,7 +6,7 @@
 
 use crate::isa::{Kernel, dispatch};
 use crate::lanes::{LANES, Lanes};
-use crate::linear::tile::{Direct, for_row_tiles, strided, tile};
+use crate::linear::tile::{for_row_tiles, strided, tile};
 
 /// Bytes of rows that are accumulated for all heads before the next rows: they stay in the L1 cache meanwhile.
 const BLOCK_BYTES: usize = 24 * 1024;
@@ -117,7 +117,7 @@ impl Scores<'_> {
         // SAFETY: `gather_scores` checked that `q` and `out` have all heads and that every row lies in the pool.
         unsafe {
             let q = strided::<f32, N>(self.q.as_ptr().add(head * self.d), self.d);
-            let scores = tile(lanes, rows, Direct(q), self.d);
+            let scores = tile(lanes, rows, q, self.d);
             let out = self.out.as_mut_ptr().add(head * n + key);
             for j in 0..N {
                 for (m, scores) in scores.iter().enumerate() {
@@ -230,7 +230,7 @@ impl Accumulate<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::isa::portable;
+    use crate::isa::Isa;
     use crate::testing::{Random, bits};
     use crate::{axpy, dot};
 
@@ -256,11 +256,14 @@ mod tests {
                     dot(&q[head * d..][..d], &pool[at..][..d])
                 })
                 .collect();
-            let (mut fast, mut plain) = (vec![f32::NAN; heads * n], vec![f32::NAN; heads * n]);
+            let mut fast = vec![f32::NAN; heads * n];
             gather_scores(&q, heads, d, &pool, &offsets, &mut fast);
-            portable(Scores { q: &q, heads, d, pool: &pool, offsets: &offsets, out: &mut plain });
             assert_eq!(bits(&fast), bits(&expected), "heads {heads}, d {d}, n {n}");
-            assert_eq!(bits(&plain), bits(&expected), "portable, heads {heads}, d {d}, n {n}");
+            for (isa, run) in Isa::all() {
+                let mut out = vec![f32::NAN; heads * n];
+                run.run(Scores { q: &q, heads, d, pool: &pool, offsets: &offsets, out: &mut out });
+                assert_eq!(bits(&out), bits(&expected), "{isa}, heads {heads}, d {d}, n {n}");
+            }
         }
     }
 
@@ -278,11 +281,14 @@ mod tests {
                     axpy(p, &pool[at..][..d], &mut expected[head * d..][..d]);
                 }
             }
-            let (mut fast, mut plain) = (start.clone(), start.clone());
+            let mut fast = start.clone();
             gather_accumulate(&p, heads, d, &pool, &offsets, &mut fast);
-            portable(Accumulate { p: &p, heads, d, pool: &pool, offsets: &offsets, out: &mut plain });
             assert_eq!(bits(&fast), bits(&expected), "heads {heads}, d {d}, n {n}");
-            assert_eq!(bits(&plain), bits(&expected), "portable, heads {heads}, d {d}, n {n}");
+            for (isa, run) in Isa::all() {
+                let mut out = start.clone();
+                run.run(Accumulate { p: &p, heads, d, pool: &pool, offsets: &offsets, out: &mut out });
+                assert_eq!(bits(&out), bits(&expected), "{isa}, heads {heads}, d {d}, n {n}");
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::isa::{Kernel, dispatch};
 use crate::lanes::{LANES, Lanes, padded};
-use crate::linear::tile::{Direct, strided, tile};
+use crate::linear::tile::{strided, tile};
 
 /// Dot product, summed in the same order as a result of [`crate::linear`].
 ///
@@ -24,7 +24,7 @@ impl Kernel for Dot<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) -> f32 {
         // SAFETY: both slices have the same length.
-        unsafe { tile(lanes, [self.a.as_ptr()], Direct([self.b.as_ptr()]), self.a.len())[0][0] }
+        unsafe { tile(lanes, [self.a.as_ptr()], [self.b.as_ptr()], self.a.len())[0][0] }
     }
 }
 
@@ -152,12 +152,12 @@ impl Kernel for DotRows<'_> {
         unsafe {
             for out in eights {
                 let keys = strided(rows.as_ptr().add(row * row_stride), row_stride);
-                [*out] = tile::<L, Direct<f32, 8>, 1, 8>(lanes, [q.as_ptr()], Direct(keys), q.len());
+                [*out] = tile::<L, 1, 8>(lanes, [q.as_ptr()], keys, q.len());
                 row += 8;
             }
             for out in tail {
                 let key = rows.as_ptr().add(row * row_stride);
-                [[*out]] = tile(lanes, [q.as_ptr()], Direct([key]), q.len());
+                [[*out]] = tile(lanes, [q.as_ptr()], [key], q.len());
                 row += 1;
             }
         }
@@ -198,7 +198,7 @@ impl Kernel for WeightedSum<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::isa::portable;
+    use crate::isa::Isa;
     use crate::testing::{Random, bits};
 
     const LENGTHS: [usize; 12] = [0, 1, 3, 7, 8, 9, 15, 16, 31, 64, 100, 517];
@@ -221,7 +221,9 @@ mod tests {
             let (a, b) = (random.normals(k), random.normals(k));
             let expected = slow_dot(&a, &b).to_bits();
             assert_eq!(dot(&a, &b).to_bits(), expected, "k {k}");
-            assert_eq!(portable(Dot { a: &a, b: &b }).to_bits(), expected, "portable, k {k}");
+            for (isa, run) in Isa::all() {
+                assert_eq!(run.run(Dot { a: &a, b: &b }).to_bits(), expected, "{isa}, k {k}");
+            }
         }
     }
 
@@ -231,10 +233,12 @@ mod tests {
         for k in LENGTHS {
             let x = random.normals(k);
             assert_eq!(sum(&x).to_bits(), slow_dot(&x, &vec![1.0; k]).to_bits(), "k {k}");
-            assert_eq!(portable(Sum(&x)).to_bits(), sum(&x).to_bits(), "portable, k {k}");
             let expected = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             assert_eq!(max(&x), expected, "k {k}");
-            assert_eq!(portable(Max(&x)), expected, "portable, k {k}");
+            for (isa, run) in Isa::all() {
+                assert_eq!(run.run(Sum(&x)).to_bits(), sum(&x).to_bits(), "{isa}, k {k}");
+                assert_eq!(run.run(Max(&x)), expected, "{isa}, k {k}");
+            }
             for at in 0..k {
                 let mut x = x.clone();
                 x[at] = f32::NAN;
@@ -253,11 +257,14 @@ mod tests {
         for k in LENGTHS {
             let (x, y) = (random.normals(k), random.normals(k));
             let expected: Vec<f32> = x.iter().zip(&y).map(|(x, y)| 0.3f32.mul_add(*x, *y)).collect();
-            let (mut fast, mut plain) = (y.clone(), y.clone());
+            let mut fast = y.clone();
             axpy(0.3, &x, &mut fast);
-            portable(Axpy { alpha: 0.3, x: &x, y: &mut plain });
             assert_eq!(bits(&fast), bits(&expected), "k {k}");
-            assert_eq!(bits(&plain), bits(&expected), "portable, k {k}");
+            for (isa, run) in Isa::all() {
+                let mut y = y.clone();
+                run.run(Axpy { alpha: 0.3, x: &x, y: &mut y });
+                assert_eq!(bits(&y), bits(&expected), "{isa}, k {k}");
+            }
             scale(0.5, &mut fast);
             assert!(fast.iter().zip(&expected).all(|(a, b)| *a == b * 0.5), "k {k}");
         }
@@ -272,23 +279,34 @@ mod tests {
                 let rows = random.normals(n * stride);
                 let q = random.normals(width);
                 let row = |j: usize| &rows[j * stride..j * stride + width];
-                let (mut scores, mut plain) = (vec![f32::NAN; n], vec![f32::NAN; n]);
+                let mut scores = vec![f32::NAN; n];
                 dot_rows(&q, &rows, stride, n, &mut scores);
-                portable(DotRows { q: &q, rows: &rows, row_stride: stride, out: &mut plain });
                 let expected: Vec<f32> = (0..n).map(|j| dot(&q, row(j))).collect();
                 assert_eq!(bits(&scores), bits(&expected), "width {width}, n {n}");
-                assert_eq!(bits(&plain), bits(&expected), "portable, width {width}, n {n}");
+                for (isa, run) in Isa::all() {
+                    scores.fill(f32::NAN);
+                    run.run(DotRows { q: &q, rows: &rows, row_stride: stride, out: &mut scores });
+                    assert_eq!(bits(&scores), bits(&expected), "{isa}, width {width}, n {n}");
+                }
 
                 let weights = random.normals(n);
-                let (mut out, mut plain) = (vec![f32::NAN; width], vec![f32::NAN; width]);
+                let mut out = vec![f32::NAN; width];
                 weighted_sum_rows(&weights, &rows, stride, &mut out);
-                portable(WeightedSum { weights: &weights, rows: &rows, row_stride: stride, out: &mut plain });
                 let mut expected = vec![0.0; width];
                 for (j, &weight) in weights.iter().enumerate() {
                     axpy(weight, row(j), &mut expected);
                 }
                 assert_eq!(bits(&out), bits(&expected), "width {width}, n {n}");
-                assert_eq!(bits(&plain), bits(&expected), "portable, width {width}, n {n}");
+                for (isa, run) in Isa::all() {
+                    out.fill(f32::NAN);
+                    run.run(WeightedSum {
+                        weights: &weights,
+                        rows: &rows,
+                        row_stride: stride,
+                        out: &mut out,
+                    });
+                    assert_eq!(bits(&out), bits(&expected), "{isa}, width {width}, n {n}");
+                }
             }
         }
     }

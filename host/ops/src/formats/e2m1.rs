@@ -7,8 +7,8 @@ pub const MAX: f32 = 6.0;
 
 /// The value of the low four bits of `code`; exact.
 #[inline]
-pub fn decode(code: u8) -> f32 {
-    let (exponent, mantissa) = (u32::from(code >> 1 & 3), u32::from(code & 1));
+pub const fn decode(code: u8) -> f32 {
+    let (exponent, mantissa) = ((code >> 1 & 3) as u32, (code & 1) as u32);
     let size = if exponent == 0 {
         mantissa as f32 * 0.5
     } else {

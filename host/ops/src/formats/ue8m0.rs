@@ -5,11 +5,11 @@ pub const NAN: u8 = 255;
 
 /// The value of a scale; exact (0 is 2^-127, a subnormal f32), NaN for 255.
 #[inline]
-pub fn decode(code: u8) -> f32 {
+pub const fn decode(code: u8) -> f32 {
     match code {
         0 => f32::from_bits(1 << 22),
         NAN => f32::NAN,
-        _ => f32::from_bits(u32::from(code) << 23),
+        _ => f32::from_bits((code as u32) << 23),
     }
 }
 

@@ -4,14 +4,23 @@
 //! A last step of `k % 8` products is padded with zeros and treated like any other. The lanes are then added as
 //! `((0+4) + (2+6)) + ((1+5) + (3+7))`. Nothing else may decide the order.
 //!
+//! A [pair](Lanes::Pair) holds the lanes of two sums side by side, so that a processor with wider registers can work
+//! on two sums at once: the order of each stays the same.
+//!
 //! An implementation is a token: a value of it proves that the processor can execute its operations.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+pub(crate) mod nibble;
 mod portable;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::Avx512;
+pub use nibble::NibbleTable;
 pub(crate) use portable::Portable;
 
 /// Number of lanes.
@@ -21,6 +30,11 @@ pub const LANES: usize = 8;
 pub trait Lanes: Copy {
     /// Eight f32 values.
     type V: Copy;
+
+    /// Two vectors of eight lanes.
+    type Pair: Copy;
+    /// A pair is one register, and there are 32 of them; otherwise it is two of 16.
+    const WIDE: bool;
 
     /// The same value in all lanes.
     fn splat(self, value: f32) -> Self::V;
@@ -34,6 +48,12 @@ pub trait Lanes: Copy {
     /// # Safety
     /// `at` is valid for reads of eight u16.
     unsafe fn load_bf16(self, at: *const u16) -> Self::V;
+    /// Reads eight E4M3 codes: 2^-8 times their values. The factor comes free: it is between the exponent biases
+    /// of E4M3 and the f16 that processors can widen.
+    ///
+    /// # Safety
+    /// `at` is valid for reads of eight bytes.
+    unsafe fn load_e4m3(self, at: *const u8) -> Self::V;
     /// Writes eight values.
     ///
     /// # Safety
@@ -60,6 +80,55 @@ pub trait Lanes: Copy {
     fn sum(self, a: Self::V) -> f32;
     /// Four sums at once, each in the fixed order.
     fn sum4(self, a: [Self::V; 4]) -> [f32; 4];
+
+    /// Two vectors as a pair.
+    fn pair(self, a: Self::V, b: Self::V) -> Self::Pair;
+    /// The two vectors of a pair.
+    fn split(self, a: Self::Pair) -> [Self::V; 2];
+    /// `a * b + c` with one rounding, in all lanes of a pair.
+    fn fma_pair(self, a: Self::Pair, b: Self::Pair, c: Self::Pair) -> Self::Pair;
+    /// `a * b` in all lanes of a pair.
+    fn mul_pair(self, a: Self::Pair, b: Self::Pair) -> Self::Pair;
+    /// Reads sixteen values.
+    ///
+    /// # Safety
+    /// `at` is valid for reads of sixteen f32.
+    unsafe fn load_pair(self, at: *const f32) -> Self::Pair;
+    /// Writes sixteen values.
+    ///
+    /// # Safety
+    /// `at` is valid for writes of sixteen f32.
+    unsafe fn store_pair(self, value: Self::Pair, at: *mut f32);
+    /// Reads eight values into both vectors of a pair.
+    ///
+    /// # Safety
+    /// `at` is valid for reads of eight f32.
+    unsafe fn load_twice(self, at: *const f32) -> Self::Pair;
+    /// [`Self::load_bf16`] for both vectors of a pair.
+    ///
+    /// # Safety
+    /// Each of `at` is valid for reads of eight u16.
+    unsafe fn load_bf16_pair(self, at: [*const u16; 2]) -> Self::Pair;
+    /// [`Self::load_e4m3`] for both vectors of a pair.
+    ///
+    /// # Safety
+    /// Each of `at` is valid for reads of eight bytes.
+    unsafe fn load_e4m3_pair(self, at: [*const u8; 2]) -> Self::Pair;
+    /// The values of 32 four-bit codes, the low nibble first, for both vectors of four pairs. Each vector holds its
+    /// eight values in the order of nibbles: `0 2 4 6 1 3 5 7`.
+    ///
+    /// # Safety
+    /// Each of `at` is valid for reads of sixteen bytes.
+    unsafe fn load_nibbles32(self, at: [*const u8; 2], tables: [&NibbleTable; 2]) -> [Self::Pair; 4];
+    /// [`Self::load_nibbles32`] for 16 codes.
+    ///
+    /// # Safety
+    /// Each of `at` is valid for reads of eight bytes.
+    unsafe fn load_nibbles16(self, at: [*const u8; 2], tables: [&NibbleTable; 2]) -> [Self::Pair; 2];
+    /// Puts eight lanes into the order of nibbles: `0 2 4 6 1 3 5 7`.
+    fn to_nibbles(self, a: Self::V) -> Self::V;
+    /// Undoes [`Self::to_nibbles`].
+    fn from_nibbles(self, a: Self::V) -> Self::V;
 
     /// Reads an array.
     #[inline(always)]

@@ -1,73 +1,163 @@
 //! Few rows: the weights are read once and used straight from where they lie.
 
-use super::tile::{Direct, Element, for_row_tiles, strided, tile};
+use super::source::{Source, load_tail};
+use super::tile::{for_row_tiles, strided};
 use super::{Area, Product};
-use crate::lanes::Lanes;
+use crate::lanes::{LANES, Lanes, padded};
 
-/// Computes an area of `y` with the weights `[n, k]` at `w`.
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Computes an area of `y`. If the source gives vectors in the order of nibbles, so does `x`.
 ///
 /// # Safety
 /// The area is in bounds of all operands, and nobody else touches it in `y`.
 #[inline(always)]
-pub(super) unsafe fn multiply<L: Lanes, T: Element>(lanes: L, p: &Product, w: *const T, area: Area) {
+pub(super) unsafe fn multiply<const S: usize, L: Lanes, W: Source<S>>(
+    lanes: L,
+    p: &Product,
+    w: W,
+    area: Area,
+) {
     let end = area.col + area.cols;
     let mut col = area.col;
     // SAFETY: columns col..end and the rows of the area are in bounds.
     unsafe {
-        // Eight columns stay in the L1 cache for all rows.
-        while col + 8 <= end {
-            for_row_tiles!(row in area.row, area.rows, threes: !T::WIDENS; M => if M == 1 {
-                columns::<L, T, 1, 8>(lanes, p, w, row, col);
-            } else {
-                columns::<L, T, M, 4>(lanes, p, w, row, col);
-                columns::<L, T, M, 4>(lanes, p, w, row, col + 4);
-            });
-            col += 8;
-        }
         while col < end {
-            for_row_tiles!(row in area.row, area.rows, threes: !T::WIDENS; M => {
-                columns::<L, T, M, 1>(lanes, p, w, row, col);
-            });
-            col += 1;
+            let stop = end.min(col.saturating_add(w.alike(col)));
+            // Eight columns stay in the L1 cache for all rows.
+            while col + 8 <= stop {
+                for_row_tiles!(row in area.row, area.rows, threes: S == 1 && W::BLOCK == usize::MAX; M => if M == 1 {
+                    columns::<S, L, W, 1, 4>(lanes, p, w, row, col, 8);
+                } else {
+                    columns::<S, L, W, M, 2>(lanes, p, w, row, col, 4);
+                    columns::<S, L, W, M, 2>(lanes, p, w, row, col + 4, 4);
+                });
+                col += 8;
+            }
+            while col < stop {
+                let count = (stop - col).min(2);
+                for_row_tiles!(row in area.row, area.rows, threes: false; M => {
+                    columns::<S, L, W, M, 1>(lanes, p, w, row, col, count);
+                });
+                col += count;
+            }
         }
     }
 }
 
-/// One tile.
+/// `M` rows times `count` columns from `col` on, which fill `P` pairs up to perhaps the last place.
 ///
 /// # Safety
-/// As [`multiply`].
+/// As [`multiply`]; the columns have the same scales.
 #[inline(always)]
-unsafe fn columns<L: Lanes, T: Element, const M: usize, const N: usize>(
+unsafe fn columns<const S: usize, L: Lanes, W: Source<S>, const M: usize, const P: usize>(
     lanes: L,
     p: &Product,
-    w: *const T,
+    w: W,
     row: usize,
     col: usize,
+    count: usize,
 ) {
-    // SAFETY: as promised by the caller.
+    // SAFETY: as promised by the caller. An empty last place repeats the last column.
     unsafe {
         let x = strided::<f32, M>(p.x.add(row * p.x_stride), p.x_stride);
-        let w = Direct(strided::<T, N>(w.add(col * p.k), p.k));
-        p.store(row, col, tile(lanes, x, w, p.k));
+        let mut rows = [[w.row(col); 2]; P];
+        let mut ahead = rows;
+        for pair in 0..P {
+            for side in 0..2 {
+                let column = col + (2 * pair + side).min(count - 1);
+                rows[pair][side] = w.row(column);
+                ahead[pair][side] = w.row(column + count);
+            }
+        }
+        let sums = tile(lanes, x, w, rows, ahead, p.k);
+        for (m, sums) in sums.into_iter().enumerate() {
+            p.store::<L, P>(lanes, row + m, col, count, sums, W::NIBBLES);
+        }
     }
+}
+
+/// The lanes of the dot products of `M` rows of `x` and `2 P` columns.
+///
+/// # Safety
+/// Every row of `x` is valid for reads of `k` f32, and the columns exist and have the same scales.
+#[inline(always)]
+unsafe fn tile<const S: usize, L: Lanes, W: Source<S>, const M: usize, const P: usize>(
+    lanes: L,
+    x: [*const f32; M],
+    w: W,
+    rows: [[W::Row; 2]; P],
+    ahead: [[W::Row; 2]; P],
+    k: usize,
+) -> [[L::Pair; P]; M] {
+    let zero = lanes.pair(lanes.splat(0.0), lanes.splat(0.0));
+    let mut sums = [[zero; P]; M];
+    let step = S * LANES;
+    let whole = k - k % step;
+    let mut i = 0;
+    // SAFETY: i + step <= k in the loop, and k - whole numbers are left after it.
+    unsafe {
+        while i < whole {
+            let scale = w.scale(lanes, [rows[0][0]; 2], i);
+            let end = whole.min(i.saturating_add(W::BLOCK));
+            while i < end {
+                for pair in 0..P {
+                    let values = W::load(lanes, rows[pair], i, scale);
+                    for m in 0..M {
+                        for v in 0..S {
+                            let x = lanes.load_twice(x[m].add(i + v * LANES));
+                            sums[m][pair] = lanes.fma_pair(x, values[v], sums[m][pair]);
+                        }
+                    }
+                }
+                i += step;
+            }
+        }
+        if whole < k {
+            for pair in 0..P {
+                let values = load_tail(lanes, w, rows[pair], whole, k - whole);
+                for m in 0..M {
+                    let x = lanes.get(&padded(std::slice::from_raw_parts(x[m].add(whole), k - whole)));
+                    sums[m][pair] = lanes.fma_pair(lanes.pair(x, x), values, sums[m][pair]);
+                }
+            }
+        }
+    }
+    let _ = (ahead, LINE);
+    sums
 }
 
 impl Product {
-    /// Writes one tile of `y`.
+    /// Adds the lanes of sums in the fixed order and writes the first `count` of them to a row of `y`.
     ///
     /// # Safety
-    /// The tile is in bounds of `y` and ours.
+    /// They are in bounds of `y` and ours.
     #[inline(always)]
-    pub(super) unsafe fn store<const M: usize, const N: usize>(
+    pub(super) unsafe fn store<L: Lanes, const P: usize>(
         &self,
+        lanes: L,
         row: usize,
         col: usize,
-        values: [[f32; N]; M],
+        count: usize,
+        sums: [L::Pair; P],
+        nibbles: bool,
     ) {
-        for (m, values) in values.iter().enumerate() {
-            // SAFETY: as promised by the caller; an array of f32 has the alignment of f32.
-            unsafe { self.y.add((row + m) * self.y_stride + col).cast::<[f32; N]>().write(*values) };
+        // SAFETY: as promised by the caller.
+        let y = unsafe { std::slice::from_raw_parts_mut(self.y.add(row * self.y_stride + col), count) };
+        let natural =
+            |pair: L::Pair| lanes.split(pair).map(|sum| if nibbles { lanes.from_nibbles(sum) } else { sum });
+        if P % 2 == 0 && count == 2 * P {
+            for (two, y) in sums.chunks_exact(2).zip(y.chunks_exact_mut(4)) {
+                let ([a, b], [c, d]) = (natural(two[0]), natural(two[1]));
+                y.copy_from_slice(&lanes.sum4([a, b, c, d]));
+            }
+        } else {
+            for (pair, y) in sums.into_iter().zip(y.chunks_mut(2)) {
+                for (sum, y) in natural(pair).into_iter().zip(y) {
+                    *y = lanes.sum(sum);
+                }
+            }
         }
     }
 }

@@ -1,17 +1,22 @@
-//! `y = x W^T` with f32 activations, f32 or bf16 weights and f32 results, the same bits for any batch.
+//! `y = x W^T` with f32 activations, weights of any format and f32 results, the same bits for any batch.
 //!
 //! Each result is one sum in the order of [`crate::lanes`], whatever the path:
 //!
-//! - few rows ([`few`]): weights are read once, straight from memory, and bf16 is widened on the fly;
+//! - few rows ([`few`]): weights are read once, straight from memory, and widened on the fly;
 //! - many rows ([`many`]): a block of rows is multiplied with one panel of weights after the other, each of which
-//!   fits the L1 cache; bf16 panels are widened and interleaved first.
+//!   is widened once and fits the L1 cache.
 //!
-//! Both share the register tiles of [`tile`]. Pieces for threads are rectangles of `y`.
+//! Both read weights through a [`source::Source`]. Pieces for threads are rectangles of `y`.
 
 mod few;
 mod many;
+mod source;
 pub(crate) mod tile;
 mod weight;
+
+use std::cell::RefCell;
+
+use source::Source;
 
 use crate::isa::{Kernel, dispatch};
 use crate::lanes::Lanes;
@@ -19,8 +24,6 @@ use crate::parallel::Parallel;
 
 pub use weight::{Mat, Weight, dequantise};
 
-/// From this number of rows on, packing a panel of weights costs less than it saves.
-const MANY_ROWS: usize = 8;
 /// Multiply-adds that are worth waking a thread for: a few microseconds.
 const WORTH_A_THREAD: usize = 64 * 1024;
 
@@ -65,25 +68,104 @@ pub fn linear_into(
         );
     }
 
-    let mut wide = Vec::new();
-    let data = match data {
-        Weight::F32(_) | Weight::Bf16(_) => data,
-        _ => {
-            wide.resize(n * k, 0.0);
+    match data {
+        Weight::Fp8 { scales, .. } if !source::Fp8::fits(scales) => {
+            let mut wide = vec![0.0; n * k];
             dequantise(w, &mut wide);
-            Weight::F32(&wide)
+            let wide = Mat { data: Weight::F32(&wide), n, k };
+            return linear_into(par, x, x_stride, rows, wide, y, y_stride);
         }
-    };
+        _ => {}
+    }
     let product = Product { x: x.as_ptr(), x_stride, y: y.as_mut_ptr(), y_stride, k };
-    let grid = Grid::new(par.threads(), rows, n, k);
-    let body = |pieces: std::ops::Range<usize>| {
-        for piece in pieces {
-            // SAFETY: the lengths above cover every row and column of the grid, whose rectangles do not overlap.
-            let kernel = unsafe { Rectangle::new(&product, data, grid.rectangle(piece)) };
-            dispatch(kernel);
+    let grid = Grid::new(par.threads(), rows, n, k, many_rows(data));
+    let run = |product: &Product| {
+        let body = |pieces: std::ops::Range<usize>| {
+            for piece in pieces {
+                // SAFETY: the lengths above cover every row and column of the grid, whose rectangles do not overlap.
+                let kernel = unsafe { Rectangle::new(product, data, grid.rectangle(piece)) };
+                dispatch(kernel);
+            }
+        };
+        if grid.pieces() == 1 { body(0..1) } else { par.run(grid.pieces(), 1, &body) }
+    };
+    if grid.many || !in_nibbles(data) {
+        return run(&product);
+    }
+    let mut shuffled = NIBBLES.take();
+    shuffled.resize(rows * k, 0.0);
+    for row in 0..rows {
+        dispatch(Shuffle { from: &x[row * x_stride..][..k], to: &mut shuffled[row * k..][..k] });
+    }
+    run(&Product { x: shuffled.as_ptr(), x_stride: k, ..product });
+    NIBBLES.set(shuffled);
+}
+
+thread_local! {
+    /// Rows of `x` in the order of nibbles; grows to the largest seen.
+    static NIBBLES: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Copies numbers, each eight of them in the order of nibbles; there are as many as FP4 allows: eights.
+struct Shuffle<'a> {
+    from: &'a [f32],
+    to: &'a mut [f32],
+}
+
+impl Kernel for Shuffle<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        let (from, to) = (self.from.as_chunks().0, self.to.as_chunks_mut().0);
+        for (from, to) in from.iter().zip(to) {
+            lanes.put(lanes.to_nibbles(lanes.get(from)), to);
+        }
+    }
+}
+
+/// Calls a body with the source of a weight and its number of vectors.
+macro_rules! with_source {
+    ($data:expr, $k:expr, $w:ident => $body:expr) => {
+        match $data {
+            Weight::F32(data) => {
+                let $w = source::Plain { data: data.as_ptr(), k: $k };
+                $body
+            }
+            Weight::Bf16(data) => {
+                let $w = source::Plain { data: data.as_ptr(), k: $k };
+                $body
+            }
+            Weight::Fp8 { codes, scales, skip } => {
+                let $w = source::Fp8 { codes: codes.as_ptr(), scales: scales.as_ptr(), skip, k: $k };
+                $body
+            }
+            Weight::Mxfp4 { codes, scales } => {
+                let $w = source::Mxfp4 { codes: codes.as_ptr(), scales: scales.as_ptr(), k: $k };
+                $body
+            }
+            Weight::Nvfp4 { codes, scales, global } => {
+                let $w = source::Nvfp4 { codes: codes.as_ptr(), scales: scales.as_ptr(), global, k: $k };
+                $body
+            }
         }
     };
-    if grid.pieces() == 1 { body(0..1) } else { par.run(grid.pieces(), 1, &body) }
+}
+
+/// Number of rows from which on weights are unpacked into panels.
+fn many_rows(data: Weight<'_>) -> usize {
+    fn of<const S: usize, W: Source<S>>(_: W) -> usize {
+        W::MANY_ROWS
+    }
+    with_source!(data, 0, w => of(w))
+}
+
+/// Whether few rows of `x` must come in the order of nibbles.
+fn in_nibbles(data: Weight<'_>) -> bool {
+    fn of<const S: usize, W: Source<S>>(_: W) -> bool {
+        W::NIBBLES
+    }
+    with_source!(data, 0, w => of(w))
 }
 
 /// Where the operands of a product lie.
@@ -120,14 +202,14 @@ struct Area {
 }
 
 impl Grid {
-    fn new(threads: usize, rows: usize, n: usize, k: usize) -> Self {
-        let many = rows >= MANY_ROWS;
+    fn new(threads: usize, rows: usize, n: usize, k: usize, many_rows: usize) -> Self {
+        let many = rows >= many_rows;
         let work = rows * n * k.max(1);
         let wanted = if threads == 1 { 1 } else { (work / WORTH_A_THREAD).clamp(1, 4 * threads) };
         let (row_step, n_step) = if many {
-            let row_step = many::row_block(rows, k);
+            let row_step = many::row_block(rows);
             let row_pieces = rows.div_ceil(row_step);
-            (row_step, n.div_ceil(wanted.div_ceil(row_pieces)).next_multiple_of(many::panel_rows(k)))
+            (row_step, n.div_ceil(wanted.div_ceil(row_pieces)).next_multiple_of(many::COLUMNS))
         } else {
             (rows, n.div_ceil(wanted).next_multiple_of(8))
         };
@@ -172,13 +254,11 @@ impl Kernel for Rectangle<'_> {
         let Self { product, data, area, many } = self;
         // SAFETY: `new` was promised that the area is in bounds and ours.
         unsafe {
-            match (data, many) {
-                (Weight::F32(w), false) => few::multiply(lanes, product, w.as_ptr(), area),
-                (Weight::Bf16(w), false) => few::multiply(lanes, product, w.as_ptr(), area),
-                (Weight::F32(w), true) => many::multiply(lanes, product, w.as_ptr(), area),
-                (Weight::Bf16(w), true) => many::multiply(lanes, product, w.as_ptr(), area),
-                _ => unreachable!("packed weights were dequantised"),
-            }
+            with_source!(data, product.k, w => if many {
+                many::multiply(lanes, product, w, area);
+            } else {
+                few::multiply(lanes, product, w, area);
+            });
         }
     }
 }

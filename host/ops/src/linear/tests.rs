@@ -1,52 +1,131 @@
-//! Bits, not tolerances: every result is compared with one dot product of its own.
+//! Bits, not tolerances: every result is compared with one dot product of its own with the f32 form of the weights.
 
 use super::*;
+use crate::isa::Isa;
 use crate::testing::{Random, bits};
 use crate::{Pool, Serial, dot};
 
-/// A matrix in both number formats; the f32 form holds the rounded values.
+/// A matrix in one format, and its f32 form.
 struct Matrix {
     n: usize,
     k: usize,
-    narrow: Vec<u16>,
+    skip: usize,
+    format: Format,
     wide: Vec<f32>,
+    narrow: Vec<u16>,
+    codes: Vec<u8>,
+    scales: Vec<u8>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Format {
+    F32,
+    Bf16,
+    Fp8,
+    Mxfp4,
+    Nvfp4,
+}
+
+impl Format {
+    const ALL: [Self; 5] = [Self::F32, Self::Bf16, Self::Fp8, Self::Mxfp4, Self::Nvfp4];
+
+    /// The nearest `k` that the format allows.
+    fn k(self, k: usize) -> usize {
+        match self {
+            Self::Mxfp4 => k.next_multiple_of(32),
+            Self::Nvfp4 => k.next_multiple_of(16),
+            _ => k,
+        }
+    }
+}
+
+const GLOBAL: f32 = 0.012_345_678;
+
 impl Matrix {
-    fn new(random: &mut Random, n: usize, k: usize) -> Self {
-        let narrow: Vec<u16> = random.normals(n * k).into_iter().map(crate::bf16::from_f32).collect();
-        let wide = narrow.iter().map(|&x| crate::bf16::to_f32(x)).collect();
-        Self { n, k, narrow, wide }
+    fn new(random: &mut Random, format: Format, n: usize, k: usize) -> Self {
+        let k = format.k(k);
+        let skip = if format == Format::Fp8 { random.below(128) } else { 0 };
+        let narrow = random.normals(n * k).into_iter().map(crate::bf16::from_f32).collect();
+        let (count, scales) = match format {
+            Format::Fp8 if n > 0 => (n * k, (skip + n).div_ceil(128) * k.div_ceil(128)),
+            Format::Mxfp4 => (n * k / 2, n * (k / 32)),
+            Format::Nvfp4 => (n * k / 2, n * (k / 16)),
+            _ => (0, 0),
+        };
+        let mut numbers = |count: usize| (0..count).map(|_| number(random)).collect::<Vec<u8>>();
+        let (mut codes, mut scales) = (numbers(count), numbers(scales));
+        if format == Format::Fp8 {
+            codes.iter_mut().filter(|code| **code & 0x7f == 0x7f).for_each(|code| *code ^= 1);
+        }
+        if format == Format::Nvfp4 {
+            scales.iter_mut().filter(|code| **code & 0x7f == 0x7f).for_each(|code| *code ^= 1);
+        } else {
+            // Around 1, so that sums round.
+            scales.iter_mut().for_each(|code| *code = 120 + *code % 12);
+        }
+        let mut matrix = Self { n, k, skip, format, wide: Vec::new(), narrow, codes, scales };
+        if format == Format::F32 {
+            matrix.wide = random.normals(n * k);
+        } else {
+            let mut wide = vec![0.0; n * k];
+            dequantise(matrix.mat(), &mut wide);
+            matrix.wide = wide;
+        }
+        matrix
     }
 
-    fn forms(&self) -> [Mat<'_>; 2] {
-        [Weight::F32(&self.wide), Weight::Bf16(&self.narrow)].map(|data| Mat { data, n: self.n, k: self.k })
+    fn all(random: &mut Random, n: usize, k: usize) -> [Self; 5] {
+        Format::ALL.map(|format| Self::new(random, format, n, k))
+    }
+
+    fn mat(&self) -> Mat<'_> {
+        let Self { n, k, skip, codes, scales, .. } = self;
+        let data = match self.format {
+            Format::F32 => Weight::F32(&self.wide),
+            Format::Bf16 => Weight::Bf16(&self.narrow),
+            Format::Fp8 => Weight::Fp8 { codes, scales, skip: *skip },
+            Format::Mxfp4 => Weight::Mxfp4 { codes, scales },
+            Format::Nvfp4 => Weight::Nvfp4 { codes, scales, global: GLOBAL },
+        };
+        Mat { data, n: *n, k: *k }
     }
 
     /// One dot product for each result.
     fn expected(&self, x: &[f32], rows: usize) -> Vec<f32> {
-        let row = |data: &[f32], i: usize| data[i * self.k..][..self.k].to_vec();
-        (0..rows * self.n).map(|i| dot(&row(x, i / self.n), &row(&self.wide, i % self.n))).collect()
+        let k = self.k;
+        (0..rows * self.n)
+            .map(|i| dot(&x[i / self.n * k..][..k], &self.wide[i % self.n * k..][..k]))
+            .collect()
     }
+
+    /// Where a failure happened.
+    fn name(&self) -> String {
+        format!("{:?} n {} k {} skip {}", self.format, self.n, self.k, self.skip)
+    }
+}
+
+/// A byte.
+fn number(random: &mut Random) -> u8 {
+    random.below(256) as u8
 }
 
 #[test]
 fn any_batch_gives_each_row_its_own_bits() {
     let mut random = Random::new(61);
-    for (n, k) in [(37, 64), (8, 83), (130, 40)] {
-        let matrix = Matrix::new(&mut random, n, k);
-        let x = random.normals(70 * k);
-        let expected = matrix.expected(&x, 70);
-        for w in matrix.forms() {
+    for (n, k) in [(37, 64), (8, 83), (130, 40), (21, 300)] {
+        for matrix in Matrix::all(&mut random, n, k) {
+            let (k, w, name) = (matrix.k, matrix.mat(), matrix.name());
+            let x = random.normals(70 * k);
+            let expected = matrix.expected(&x, 70);
             for row in 0..70 {
                 let mut alone = vec![f32::NAN; n];
                 linear(&Serial, &x[row * k..][..k], 1, w, &mut alone);
-                assert_eq!(bits(&alone), bits(&expected[row * n..][..n]), "n {n}, k {k}, row {row}");
+                assert_eq!(bits(&alone), bits(&expected[row * n..][..n]), "{name}, row {row}");
             }
             for rows in 1..=70 {
                 let mut y = vec![f32::NAN; rows * n];
                 linear(&Serial, &x[..rows * k], rows, w, &mut y);
-                assert_eq!(bits(&y), bits(&expected[..rows * n]), "n {n}, k {k}, rows {rows}");
+                assert_eq!(bits(&y), bits(&expected[..rows * n]), "{name}, rows {rows}");
             }
         }
     }
@@ -55,16 +134,15 @@ fn any_batch_gives_each_row_its_own_bits() {
 #[test]
 fn any_shape_gives_the_bits_of_dot() {
     let mut random = Random::new(62);
-    for k in [0, 1, 7, 8, 9, 16, 31, 256, 1029] {
-        for n in [0, 1, 3, 4, 5, 7, 8, 9, 17, 70] {
-            let matrix = Matrix::new(&mut random, n, k);
-            for rows in [0, 1, 2, 3, 11, 12, 13, 50] {
-                let x = random.normals(rows * k);
-                let expected = bits(&matrix.expected(&x, rows));
-                for w in matrix.forms() {
+    for k in [0, 1, 7, 8, 9, 16, 31, 256, 511, 512, 513, 1029] {
+        for n in [0, 1, 3, 4, 5, 7, 8, 9, 17, 70, 131] {
+            for matrix in Matrix::all(&mut random, n, k) {
+                for rows in [0, 1, 2, 3, 4, 5, 8, 9, 11, 12, 13, 50] {
+                    let x = random.normals(rows * matrix.k);
+                    let expected = bits(&matrix.expected(&x, rows));
                     let mut y = vec![f32::NAN; rows * n];
-                    linear(&Serial, &x, rows, w, &mut y);
-                    assert_eq!(bits(&y), expected, "n {n}, k {k}, rows {rows}");
+                    linear(&Serial, &x, rows, matrix.mat(), &mut y);
+                    assert_eq!(bits(&y), expected, "{}, rows {rows}", matrix.name());
                 }
             }
         }
@@ -76,36 +154,94 @@ fn threads_do_not_change_bits() {
     let mut random = Random::new(63);
     let pools = [2, 3, 7].map(Pool::new);
     for (rows, n, k) in [(1, 1500, 256), (5, 300, 200), (64, 300, 130), (700, 70, 300), (40, 9, 4000)] {
-        let matrix = Matrix::new(&mut random, n, k);
-        let x = random.normals(rows * k);
-        for w in matrix.forms() {
+        for matrix in Matrix::all(&mut random, n, k) {
+            let x = random.normals(rows * matrix.k);
             let mut alone = vec![f32::NAN; rows * n];
-            linear(&Serial, &x, rows, w, &mut alone);
+            linear(&Serial, &x, rows, matrix.mat(), &mut alone);
             for pool in &pools {
                 let mut y = vec![f32::NAN; rows * n];
-                linear(pool, &x, rows, w, &mut y);
-                assert_eq!(bits(&y), bits(&alone), "{pool:?}, rows {rows}, n {n}, k {k}");
+                linear(pool, &x, rows, matrix.mat(), &mut y);
+                assert_eq!(bits(&y), bits(&alone), "{pool:?}, {}, rows {rows}", matrix.name());
             }
         }
     }
 }
 
 #[test]
-fn the_portable_path_has_the_same_bits() {
+fn every_instruction_set_and_path_has_the_same_bits() {
     let mut random = Random::new(64);
-    for (rows, n, k) in [(1, 21, 77), (2, 9, 64), (7, 12, 33), (12, 10, 256), (29, 23, 45)] {
-        let matrix = Matrix::new(&mut random, n, k);
-        let x = random.normals(rows * k);
-        for w in matrix.forms() {
-            let mut fast = vec![f32::NAN; rows * n];
-            linear(&Serial, &x, rows, w, &mut fast);
-            for many in [false, true] {
-                let mut plain = vec![f32::NAN; rows * n];
-                let product = Product { x: x.as_ptr(), x_stride: k, y: plain.as_mut_ptr(), y_stride: n, k };
-                let area = Area { row: 0, rows, col: 0, cols: n };
-                // SAFETY: the area is all of `plain`.
-                crate::isa::portable(unsafe { Rectangle::new(&product, w.data, (area, many)) });
-                assert_eq!(bits(&plain), bits(&fast), "rows {rows}, n {n}, k {k}, many {many}");
+    for (rows, n, k) in [(1, 21, 77), (2, 9, 64), (3, 30, 520), (7, 12, 33), (12, 10, 256), (29, 140, 1045)] {
+        for matrix in Matrix::all(&mut random, n, k) {
+            let (k, data) = (matrix.k, matrix.mat().data);
+            let x = random.normals(rows * k);
+            let expected = bits(&matrix.expected(&x, rows));
+            for (isa, run) in Isa::all() {
+                for many in [false, true] {
+                    let mut x = x.clone();
+                    if in_nibbles(data) && !many {
+                        for x in x.as_chunks_mut::<8>().0 {
+                            *x = [0, 2, 4, 6, 1, 3, 5, 7].map(|i| x[i]);
+                        }
+                    }
+                    let mut y = vec![f32::NAN; rows * n];
+                    let product = Product { x: x.as_ptr(), x_stride: k, y: y.as_mut_ptr(), y_stride: n, k };
+                    let area = Area { row: 0, rows, col: 0, cols: n };
+                    // SAFETY: the area is all of `y`.
+                    run.run(unsafe { Rectangle::new(&product, data, (area, many)) });
+                    assert_eq!(bits(&y), expected, "{isa}, {}, rows {rows}, many {many}", matrix.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn row_ranges_are_products_of_their_own() {
+    let mut random = Random::new(67);
+    for matrix in Matrix::all(&mut random, 300, 160) {
+        for rows in [1, 3, 20] {
+            let x = random.normals(rows * matrix.k);
+            let expected = matrix.expected(&x, rows);
+            for (first, count) in [(0, 300), (1, 299), (127, 2), (100, 150), (129, 0), (256, 44), (299, 1)] {
+                let mut y = vec![f32::NAN; rows * count];
+                linear(&Serial, &x, rows, matrix.mat().rows(first, count), &mut y);
+                for row in 0..rows {
+                    let (y, expected) = (&y[row * count..][..count], &expected[row * 300 + first..][..count]);
+                    assert_eq!(bits(y), bits(expected), "{}, {count} rows from {first} on", matrix.name());
+                }
+            }
+        }
+    }
+}
+
+/// Every code under every scale: one product picks one number, so each result is a weight.
+#[test]
+fn every_code_and_scale_is_exact() {
+    let mut identity = vec![0.0; 256 * 256];
+    (0..256).for_each(|i| identity[i * 257] = 1.0);
+    for scale in 0..=254u8 {
+        let codes: Vec<u8> = (0..=255).map(|code| if code & 0x7f == 0x7f { 0 } else { code }).collect();
+        let nvfp4_scale = if scale & 0x7f == 0x7f { 0 } else { scale };
+        for data in [
+            Weight::Fp8 { codes: &codes, scales: &[scale; 2], skip: 0 },
+            Weight::Mxfp4 { codes: &codes[..128], scales: &[scale; 8] },
+            Weight::Nvfp4 { codes: &codes[128..], scales: &[nvfp4_scale; 16], global: GLOBAL },
+        ] {
+            let w = Mat { data, n: 1, k: 256 };
+            let mut wide = vec![0.0; 256];
+            w.row_f32(0, &mut wide);
+            // A number beyond f32 times zero is no zero: then all products of the row are NaN, as in f32.
+            let expected: Vec<f32> = identity.chunks(256).map(|x| dot(x, &wide)).collect();
+            assert_eq!(wide.iter().all(|w| w.is_finite()), expected.iter().all(|y| !y.is_nan()));
+            for rows in [1, 256] {
+                let mut y = vec![f32::NAN; 256];
+                for (x, y) in identity.chunks(rows * 256).zip(y.chunks_mut(rows)) {
+                    linear(&Serial, x, rows, w, y);
+                }
+                for (i, (y, expected)) in y.iter().zip(&expected).enumerate() {
+                    let same = y.to_bits() == expected.to_bits() || (y.is_nan() && expected.is_nan());
+                    assert!(same, "{data:?}, number {i}: {y:e}, not {expected:e}");
+                }
             }
         }
     }
@@ -117,40 +253,49 @@ fn strides_leave_the_gaps_alone() {
     let pool = Pool::new(2);
     for rows in [1, 4, 33] {
         let (n, k, x_stride, y_stride) = (150, 96, 101, 163);
-        let matrix = Matrix::new(&mut random, n, k);
-        let x = random.normals(rows * x_stride);
-        let dense: Vec<f32> = x.chunks(x_stride).flat_map(|row| row[..k].to_vec()).collect();
-        let expected = matrix.expected(&dense, rows);
-        for w in matrix.forms() {
+        for matrix in Matrix::all(&mut random, n, k) {
+            let x = random.normals(rows * x_stride);
+            let dense: Vec<f32> = x.chunks(x_stride).flat_map(|row| row[..k].to_vec()).collect();
+            let expected = matrix.expected(&dense, rows);
             // The last rows end with their slices.
             let mut y = vec![-7.0; (rows - 1) * y_stride + n];
             let x = &x[..(rows - 1) * x_stride + k];
-            linear_into(&pool, x, x_stride, rows, w, &mut y, y_stride);
+            linear_into(&pool, x, x_stride, rows, matrix.mat(), &mut y, y_stride);
             for (row, y) in y.chunks(y_stride).enumerate() {
-                assert_eq!(bits(&y[..n]), bits(&expected[row * n..][..n]), "rows {rows}, row {row}");
-                assert!(y[n..].iter().all(|&gap| gap == -7.0), "rows {rows}, row {row}");
+                assert_eq!(bits(&y[..n]), bits(&expected[row * n..][..n]), "{}, row {row}", matrix.name());
+                assert!(y[n..].iter().all(|&gap| gap == -7.0), "{}, row {row}", matrix.name());
             }
         }
     }
 }
 
 #[test]
+fn one_row_needs_no_stride() {
+    let mut random = Random::new(68);
+    for matrix in Matrix::all(&mut random, 5, 64) {
+        let x = random.normals(64);
+        let mut y = vec![f32::NAN; 5];
+        linear_into(&Serial, &x, 0, 1, matrix.mat(), &mut y, 0);
+        assert_eq!(bits(&y), bits(&matrix.expected(&x, 1)), "{}", matrix.name());
+    }
+}
+
+#[test]
 fn a_row_with_nan_does_not_touch_the_others() {
     let mut random = Random::new(66);
-    let (rows, n, k) = (15, 10, 43);
-    let matrix = Matrix::new(&mut random, n, k);
-    let mut x = random.normals(rows * k);
-    let expected = matrix.expected(&x, rows);
-    x[7 * k + 42] = f32::NAN;
-    for w in matrix.forms() {
+    let (rows, n) = (15, 10);
+    for matrix in Matrix::all(&mut random, n, 43) {
+        let mut x = random.normals(rows * matrix.k);
+        let expected = matrix.expected(&x, rows);
+        x[7 * matrix.k + 42] = f32::NAN;
         let mut y = vec![0.0; rows * n];
-        linear(&Serial, &x, rows, w, &mut y);
+        linear(&Serial, &x, rows, matrix.mat(), &mut y);
         for row in 0..rows {
             let y = &y[row * n..][..n];
             if row == 7 {
-                assert!(y.iter().all(|y| y.is_nan()));
+                assert!(y.iter().all(|y| y.is_nan()), "{}", matrix.name());
             } else {
-                assert_eq!(bits(y), bits(&expected[row * n..][..n]), "row {row}");
+                assert_eq!(bits(y), bits(&expected[row * n..][..n]), "{}, row {row}", matrix.name());
             }
         }
     }
