@@ -25,7 +25,9 @@ class Child:
         if not line:
             code = self.process.wait()
             last = self.log.read_text(errors="replace").strip().splitlines()[-1:] or ["no message"]
-            raise PeerError(self.name, f"it ended with {code}: {last[0]}", f"read {self.log}, or leave it out with --peers")
+            ours = self.name.startswith("hotseam")
+            advice = f"read {self.log}" + ("" if ours else ", or leave it out with --peers")
+            raise PeerError(self.name, f"it ended with {code}: {last[0]}", advice)
         return line
 
     def ask(self, *words):
