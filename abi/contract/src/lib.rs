@@ -29,7 +29,7 @@ pub use plugin::*;
 pub use tensor::*;
 
 /// Number of this contract draft. Host and plugin must have the same number.
-pub const CONTRACT: u32 = 1;
+pub const CONTRACT: u32 = 2;
 
 /// Name of the symbol by which a C or C++ plugin hands over its [`PluginV1`]:
 /// `const PluginV1 *hotseam_plugin_v1(void)`.

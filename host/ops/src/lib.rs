@@ -26,6 +26,7 @@ mod parallel;
 mod pool;
 mod rope;
 mod vector;
+pub mod widen;
 
 #[cfg(test)]
 mod testing;
