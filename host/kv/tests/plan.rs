@@ -42,8 +42,8 @@ fn model() -> ModelConfig {
 }
 
 fn layouts() -> Vec<LayerLayout> {
-    let kv = Layout { id: 1, entry_bytes: 64 };
-    let keys = Layout { id: 17, entry_bytes: 32 };
+    let kv = Layout { id: 1, dim: 16, rope_dim: 8, data_bytes: 64, scale_bytes: 0 };
+    let keys = Layout { id: 17, dim: 16, rope_dim: 8, data_bytes: 32, scale_bytes: 0 };
     let of = |class| LayerLayout { kv, keys: (class == LayerClass::Csa).then_some(keys) };
     vec![of(LayerClass::Window), of(LayerClass::Csa), of(LayerClass::Hca)]
 }

@@ -27,6 +27,7 @@ mod parallel;
 mod pool;
 mod rope;
 mod vector;
+pub mod widen;
 
 #[cfg(test)]
 mod testing;

@@ -2,9 +2,8 @@
 
 use crate::scratch::{self, Lease};
 use hotseam_sdk::SharedMut;
-use hotseam_sdk::abi::layout;
-use hotseam_sdk::layouts::quantise_e4m3;
-use hotseam_sdk::ops::{Parallel, e4m3, hadamard, linear, rope};
+use hotseam_sdk::layouts::quant::as_key;
+use hotseam_sdk::ops::{Parallel, linear, rope};
 use hotseam_sdk::views::Select;
 
 /// Rows that are worth a thread.
@@ -35,7 +34,7 @@ impl Queries {
         linear(par, a.x, n, a.weights_proj, &mut weights);
         let factor = (heads as f32).sqrt().recip() * (dim as f32).sqrt().recip();
         weights.iter_mut().for_each(|w| *w *= factor);
-        let rotates = a.keys.layout == layout::KEY_FP8_HADAMARD;
+        let layout = a.keys.form.layout;
         let shared = SharedMut::new(&mut q);
         par.run(n, GRAIN, &|rows| {
             for row in rows.filter(|row| a.rows.positions[*row] >= 0) {
@@ -44,23 +43,10 @@ impl Queries {
                 let q = unsafe { shared.slice(row * width..(row + 1) * width) };
                 for head in q.chunks_exact_mut(dim) {
                     rope(head, cos, sin, false);
-                    if rotates {
-                        hadamard(head);
-                        round_to_e4m3(head);
-                    }
+                    as_key(layout, head, &mut [0; MOST_DIM]);
                 }
             }
         });
         Self { heads, dim, q, weights }
-    }
-}
-
-/// Rounds the values as the fp8 layout rounds a key, with one scale for all of them.
-fn round_to_e4m3(values: &mut [f32]) {
-    let mut codes = [0u8; MOST_DIM];
-    let codes = &mut codes[..values.len()];
-    let scale = quantise_e4m3(values, codes);
-    for (value, code) in values.iter_mut().zip(codes) {
-        *value = e4m3::decode(*code) * scale;
     }
 }

@@ -1,6 +1,5 @@
 //! Scores of a tile of keys: vectors run over keys, so that relu, weights and the sum over heads stay in registers.
 
-use hotseam_sdk::layouts::decode;
 use hotseam_sdk::ops::Kernel;
 use hotseam_sdk::ops::lanes::{LANES, Lanes};
 use hotseam_sdk::views::Pool;
@@ -11,7 +10,7 @@ pub(super) const TILE: usize = 2 * LANES;
 const HEADS: usize = 4;
 
 /// Decodes entries `first .. first + count` of a sequence into `tile [dim, TILE]`; missing keys are zeros.
-/// `row` has room for one key. The layout is one that `entry_bytes` knows.
+/// `row` has room for one key.
 pub(super) fn load_tile(
     keys: &Pool<'_>,
     seq: usize,
@@ -24,7 +23,7 @@ pub(super) fn load_tile(
         tile.fill(0.0);
     }
     for j in 0..count {
-        decode(keys.layout, keys.entry(keys.slot(seq, first + j)), row).expect("a checked layout");
+        keys.decode(keys.slot(seq, first + j), row);
         for (column, value) in tile.chunks_exact_mut(TILE).zip(&*row) {
             column[j] = *value;
         }

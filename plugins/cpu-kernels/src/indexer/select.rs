@@ -5,7 +5,6 @@ use super::score::{TILE, TileScores, load_tile};
 use super::topk::largest;
 use crate::runs::cut;
 use crate::scratch;
-use hotseam_sdk::layouts::entry_bytes;
 use hotseam_sdk::ops::{Parallel, Serial, dispatch};
 use hotseam_sdk::views::Select;
 use hotseam_sdk::{Error, Result, SharedMut};
@@ -22,14 +21,10 @@ const GRAIN: usize = 256;
 /// not scored, unless the tap is wanted.
 ///
 /// # Errors
-/// If the layout of the keys is unknown or does not fit the entries; nothing is written then.
+/// If keys have more dimensions than are served; nothing is written then.
 pub fn select(par: &dyn Parallel, a: &mut Select<'_>) -> Result<()> {
-    let need = entry_bytes(a.keys.layout, a.dim)?;
-    if a.keys.entry_bytes < need || a.dim > MOST_DIM {
-        return Err(Error::argument(format!(
-            "keys: entries of {} bytes for {} dimensions, expected {need} bytes and at most {MOST_DIM} dimensions",
-            a.keys.entry_bytes, a.dim
-        )));
+    if a.dim > MOST_DIM {
+        return Err(Error::argument(format!("keys of {} dimensions, expected at most {MOST_DIM}", a.dim)));
     }
     let (ids, taps) = (std::mem::take(&mut a.ids), std::mem::take(&mut a.scores));
     let out =
