@@ -15,6 +15,9 @@ HOTSEAM_LAYOUT(sizeof(HotseamTensorRef) == 88 && offsetof(HotseamTensorRef, data
                && offsetof(HotseamTensorRef, shape) == 8 && offsetof(HotseamTensorRef, strides) == 40
                && offsetof(HotseamTensorRef, dtype) == 72 && offsetof(HotseamTensorRef, ndim) == 76
                && offsetof(HotseamTensorRef, device) == 80 && offsetof(HotseamTensorRef, device_id) == 84);
+HOTSEAM_LAYOUT(sizeof(HotseamWeightRef) == 184 && offsetof(HotseamWeightRef, format) == 0
+               && offsetof(HotseamWeightRef, global_scale) == 4 && offsetof(HotseamWeightRef, data) == 8
+               && offsetof(HotseamWeightRef, scales) == 96);
 HOTSEAM_LAYOUT(sizeof(HotseamText) == 16 && offsetof(HotseamText, ptr) == 0 && offsetof(HotseamText, len) == 8);
 HOTSEAM_LAYOUT(sizeof(HotseamStepCtx) == 48 && offsetof(HotseamStepCtx, size) == 0
                && offsetof(HotseamStepCtx, phase) == 4 && offsetof(HotseamStepCtx, layer) == 8
@@ -58,22 +61,22 @@ HOTSEAM_LAYOUT(sizeof(HotseamCoreArgs) == 736 && offsetof(HotseamCoreArgs, size)
                && offsetof(HotseamCoreArgs, sinks) == 120 && offsetof(HotseamCoreArgs, swa) == 208
                && offsetof(HotseamCoreArgs, entries) == 336 && offsetof(HotseamCoreArgs, ids) == 464
                && offsetof(HotseamCoreArgs, rope) == 472 && offsetof(HotseamCoreArgs, out) == 648);
-HOTSEAM_LAYOUT(sizeof(HotseamSelectArgs) == 704 && offsetof(HotseamSelectArgs, size) == 0
+HOTSEAM_LAYOUT(sizeof(HotseamSelectArgs) == 800 && offsetof(HotseamSelectArgs, size) == 0
                && offsetof(HotseamSelectArgs, ratio) == 4 && offsetof(HotseamSelectArgs, heads) == 8
                && offsetof(HotseamSelectArgs, topk) == 12 && offsetof(HotseamSelectArgs, scores_width) == 16
                && offsetof(HotseamSelectArgs, batch) == 24 && offsetof(HotseamSelectArgs, q_lora) == 32
                && offsetof(HotseamSelectArgs, x) == 120 && offsetof(HotseamSelectArgs, wq_b) == 208
-               && offsetof(HotseamSelectArgs, weights_proj) == 296 && offsetof(HotseamSelectArgs, rope) == 384
-               && offsetof(HotseamSelectArgs, keys) == 560 && offsetof(HotseamSelectArgs, ids) == 688
-               && offsetof(HotseamSelectArgs, scores) == 696);
+               && offsetof(HotseamSelectArgs, weights_proj) == 392 && offsetof(HotseamSelectArgs, rope) == 480
+               && offsetof(HotseamSelectArgs, keys) == 656 && offsetof(HotseamSelectArgs, ids) == 784
+               && offsetof(HotseamSelectArgs, scores) == 792);
 HOTSEAM_LAYOUT(sizeof(HotseamRouteArgs) == 400 && offsetof(HotseamRouteArgs, size) == 0
                && offsetof(HotseamRouteArgs, topk) == 4 && offsetof(HotseamRouteArgs, routed_scale) == 8
                && offsetof(HotseamRouteArgs, batch) == 16 && offsetof(HotseamRouteArgs, x) == 24
                && offsetof(HotseamRouteArgs, gate) == 112 && offsetof(HotseamRouteArgs, bias) == 200
                && offsetof(HotseamRouteArgs, tid2eid) == 288 && offsetof(HotseamRouteArgs, input_ids) == 376
                && offsetof(HotseamRouteArgs, ids) == 384 && offsetof(HotseamRouteArgs, weights) == 392);
-HOTSEAM_LAYOUT(sizeof(HotseamExpertRef) == 264 && offsetof(HotseamExpertRef, w1) == 0
-               && offsetof(HotseamExpertRef, w2) == 88 && offsetof(HotseamExpertRef, w3) == 176);
+HOTSEAM_LAYOUT(sizeof(HotseamExpertRef) == 552 && offsetof(HotseamExpertRef, w1) == 0
+               && offsetof(HotseamExpertRef, w2) == 184 && offsetof(HotseamExpertRef, w3) == 368);
 HOTSEAM_LAYOUT(sizeof(HotseamExpertsArgs) == 232 && offsetof(HotseamExpertsArgs, size) == 0
                && offsetof(HotseamExpertsArgs, topk) == 4 && offsetof(HotseamExpertsArgs, n_experts) == 8
                && offsetof(HotseamExpertsArgs, swiglu_limit) == 12
