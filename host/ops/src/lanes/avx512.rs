@@ -151,6 +151,21 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn fma_column<const M: usize>(
+        self,
+        x: &[Self::Pair; M],
+        at: *const f32,
+        mut sums: [Self::Pair; M],
+    ) -> [Self::Pair; M] {
+        // SAFETY: the caller promises sixteen readable f32.
+        let w = unsafe { self.load_pair(at) };
+        for m in 0..M {
+            sums[m] = self.fma_pair(x[m], w, sums[m]);
+        }
+        sums
+    }
+
+    #[inline(always)]
     unsafe fn load_pair(self, at: *const f32) -> __m512 {
         // SAFETY: self proves AVX-512 F; the caller promises sixteen readable f32.
         unsafe { _mm512_loadu_ps(at) }
