@@ -32,7 +32,8 @@ pub(super) unsafe fn multiply<const S: usize, L: Lanes, W: Source<S>>(
                 match left {
                     1 => columns::<S, L, W, 1, 4>(lanes, p, w, row, col, count),
                     2 => columns::<S, L, W, 2, 2>(lanes, p, w, row, col, count),
-                    3 | 5 | 6 => columns::<S, L, W, 3, 2>(lanes, p, w, row, col, count),
+                    3 | 5 | 6 if L::WIDE => columns::<S, L, W, 3, 2>(lanes, p, w, row, col, count),
+                    3 | 5 | 6 => columns::<S, L, W, 3, 1>(lanes, p, w, row, col, count),
                     _ if L::WIDE => columns::<S, L, W, 4, 2>(lanes, p, w, row, col, count),
                     _ => columns::<S, L, W, 4, 1>(lanes, p, w, row, col, count),
                 }

@@ -214,7 +214,7 @@ pub(super) fn fp8_exact((least, greatest): (u32, u32), scales: &[u8]) -> bool {
     let (low, high) = scales.iter().fold((u8::MAX, 0), |(a, b), &s| (a.min(s), b.max(s)));
     let product = |exponent: u32, scale: u8| i64::from(exponent) + i64::from(scale + E4M3_STEPS) - 127;
     // Subnormal numbers may lose bits, and so may results that are not normal numbers.
-    least > 0 && product(least, low) >= 1 && product(greatest, high) <= 254
+    least > 0 && greatest < 255 && product(least, low) >= 1 && product(greatest, high) <= 254
 }
 
 impl<const TO_X: bool> Source<1> for Fp8<TO_X> {
