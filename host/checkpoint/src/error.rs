@@ -24,6 +24,25 @@ pub enum CheckpointError {
         /// Reason.
         source: io::Error,
     },
+    /// Something is where a new checkpoint is to be written.
+    #[error("{} exists already; nothing is overwritten: give another directory or remove it", path.display())]
+    Exists {
+        /// What is there.
+        path: PathBuf,
+    },
+    /// A matrix that a storage format cannot hold.
+    #[error(
+        "tensor `{name}` cannot be stored as {format}: its rows of {k} values are no multiple of {}; choose another form",
+        format.group()
+    )]
+    Unstorable {
+        /// Name of the weights.
+        name: String,
+        /// Wanted format.
+        format: Format,
+        /// Values of a row.
+        k: usize,
+    },
     /// Neither an index nor a single shard is there.
     #[error(
         "no weights in {}: expected `model.safetensors.index.json` or `model.safetensors`; give the directory that holds \

@@ -13,7 +13,9 @@ mod config;
 pub mod convert;
 mod error;
 mod fields;
+mod inspect;
 mod pattern;
+pub mod plan;
 mod quantisation;
 pub mod quantise;
 pub mod random;
@@ -29,6 +31,7 @@ use hotseam_model::{ModelConfig, Weights};
 
 pub use config::parse_config;
 pub use error::CheckpointError;
+pub use inspect::{Holding, inspect};
 pub use shards::TensorInfo;
 
 use quantisation::Quantisation;
