@@ -253,13 +253,13 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    fn to_nibbles(self, a: __m256) -> __m256 {
+    fn nibble_order(self, a: __m256) -> __m256 {
         // SAFETY: self proves AVX2.
         unsafe { _mm256_permutevar8x32_ps(a, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7)) }
     }
 
     #[inline(always)]
-    fn from_nibbles(self, a: __m256) -> __m256 {
+    fn natural_order(self, a: __m256) -> __m256 {
         // SAFETY: self proves AVX2.
         unsafe { _mm256_permutevar8x32_ps(a, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)) }
     }

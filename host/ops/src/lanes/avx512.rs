@@ -219,13 +219,13 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn to_nibbles(self, a: __m256) -> __m256 {
-        self.0.to_nibbles(a)
+    fn nibble_order(self, a: __m256) -> __m256 {
+        self.0.nibble_order(a)
     }
 
     #[inline(always)]
-    fn from_nibbles(self, a: __m256) -> __m256 {
-        self.0.from_nibbles(a)
+    fn natural_order(self, a: __m256) -> __m256 {
+        self.0.natural_order(a)
     }
 }
 

@@ -137,9 +137,9 @@ pub trait Lanes: Copy {
     /// Each of `at` is valid for reads of eight bytes.
     unsafe fn load_nibbles16(self, at: [*const u8; 2], tables: [&NibbleTable; 2]) -> [Self::Pair; 2];
     /// Puts eight lanes into the order of nibbles: `0 2 4 6 1 3 5 7`.
-    fn to_nibbles(self, a: Self::V) -> Self::V;
-    /// Undoes [`Self::to_nibbles`].
-    fn from_nibbles(self, a: Self::V) -> Self::V;
+    fn nibble_order(self, a: Self::V) -> Self::V;
+    /// Undoes [`Self::nibble_order`].
+    fn natural_order(self, a: Self::V) -> Self::V;
 
     /// Reads an array.
     #[inline(always)]

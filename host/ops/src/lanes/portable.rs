@@ -183,12 +183,12 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    fn to_nibbles(self, a: Self::V) -> Self::V {
+    fn nibble_order(self, a: Self::V) -> Self::V {
         [0, 2, 4, 6, 1, 3, 5, 7].map(|i| a[i])
     }
 
     #[inline(always)]
-    fn from_nibbles(self, a: Self::V) -> Self::V {
+    fn natural_order(self, a: Self::V) -> Self::V {
         [0, 4, 1, 5, 2, 6, 3, 7].map(|i| a[i])
     }
 }

@@ -166,8 +166,8 @@ impl Product {
         // SAFETY: as promised by the caller.
         let y = unsafe { std::slice::from_raw_parts_mut(self.y.add(row * self.y_stride + col), count) };
         let natural =
-            |pair: L::Pair| lanes.split(pair).map(|sum| if nibbles { lanes.from_nibbles(sum) } else { sum });
-        if P % 2 == 0 && count == 2 * P {
+            |pair: L::Pair| lanes.split(pair).map(|sum| if nibbles { lanes.natural_order(sum) } else { sum });
+        if P.is_multiple_of(2) && count == 2 * P {
             for (two, y) in sums.chunks_exact(2).zip(y.chunks_exact_mut(4)) {
                 let ([a, b], [c, d]) = (natural(two[0]), natural(two[1]));
                 y.copy_from_slice(&lanes.sum4([a, b, c, d]));

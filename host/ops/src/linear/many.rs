@@ -158,7 +158,7 @@ unsafe fn unpack<const S: usize, L: Lanes, W: Source<S>>(lanes: L, w: W, part: A
                     for values in W::load(lanes, rows, i, scale) {
                         let [a, b] = lanes.split(values);
                         let values = if W::NIBBLES {
-                            lanes.pair(lanes.from_nibbles(a), lanes.from_nibbles(b))
+                            lanes.pair(lanes.natural_order(a), lanes.natural_order(b))
                         } else {
                             values
                         };

@@ -119,7 +119,7 @@ impl Kernel for Shuffle<'_> {
     fn run<L: Lanes>(self, lanes: L) {
         let (from, to) = (self.from.as_chunks().0, self.to.as_chunks_mut().0);
         for (from, to) in from.iter().zip(to) {
-            lanes.put(lanes.to_nibbles(lanes.get(from)), to);
+            lanes.put(lanes.nibble_order(lanes.get(from)), to);
         }
     }
 }

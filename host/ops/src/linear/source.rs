@@ -13,7 +13,7 @@ use crate::{bf16, e4m3};
 pub(super) trait Source<const S: usize>: Copy {
     /// Numbers of a row that lie in a cache line, or fewer, so that they share what [`Self::scale`] gives.
     const BLOCK: usize;
-    /// Vectors come in the order of nibbles, see [`Lanes::to_nibbles`].
+    /// Vectors come in the order of nibbles, see [`Lanes::nibble_order`].
     const NIBBLES: bool;
     /// From this number of rows of `x` on, it is faster to unpack the weights into a panel.
     const MANY_ROWS: usize;
