@@ -1,6 +1,7 @@
 //! The pools of all layers, and the life of a sequence in them.
 
 use crate::alloc::FreeList;
+use crate::footprint::entries_per_page;
 use crate::memory::Memory;
 use crate::{C4_RING, C128_RING, KvError, PAGE_TOKENS, SeqKv};
 use hotseam_abi::{PoolRef, TensorRef, component, device, dtype, layout};
@@ -191,10 +192,8 @@ impl KvStore {
                 }
             };
             add(&mut layer.window, want.kv, PAGE_TOKENS, window_pages);
-            match layer.class {
-                LayerClass::Window => {}
-                LayerClass::Csa => add(&mut layer.entries, want.kv, PAGE_TOKENS / 4, pages),
-                LayerClass::Hca => add(&mut layer.entries, want.kv, PAGE_TOKENS / 128, pages),
+            if let Some(entries) = entries_per_page(layer.class) {
+                add(&mut layer.entries, want.kv, entries, pages);
             }
             if let Some(keys) = want.keys {
                 add(&mut layer.keys, keys, PAGE_TOKENS / 4, pages);
@@ -206,6 +205,16 @@ impl KvStore {
     /// Rises when pools were added: registered regions are then out of date.
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Window pages that no sequence holds.
+    pub fn free_window_pages(&self) -> usize {
+        self.window_pages.available()
+    }
+
+    /// Window pages in all.
+    pub fn total_window_pages(&self) -> usize {
+        self.window_pages.capacity()
     }
 
     /// Full pages that no sequence holds.

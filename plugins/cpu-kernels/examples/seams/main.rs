@@ -1,7 +1,7 @@
 //! Time of `attention.core` and `indexer.select` at the shape of DeepSeek-V4-Flash with 16 heads, in every layout, beside
 //! the floor of this machine: products at the measured rate of the fused multiply-add, or bytes at the measured rate of
 //! memory, whichever is more.
-//! `cargo run --release -p hotseam-cpu-kernels --example seams [threads]`
+//! `cargo run --release -p hotseam-cpu-kernels --example seams [threads [core|select]]`
 
 mod calls;
 mod clock;
@@ -18,20 +18,34 @@ fn main() {
     let pool = Pool::new(threads);
     let (floor, clock) = (Floor::measure(&pool), Clock::new(pool.threads()));
     println!("{} threads: {:.1} GFLOP/s, {:.1} GB/s", pool.threads(), floor.flops / 1e9, floor.bytes / 1e9);
+    let only = std::env::args().nth(2);
+    let wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
+    if wanted("core") {
+        core(&pool, &floor, &clock);
+    }
+    if wanted("select") {
+        select(&pool, &floor, &clock);
+    }
+}
+
+fn core(pool: &Pool, floor: &Floor, clock: &Clock) {
     for (name, layout) in [("f32", layout::KV_F32), ("bf16", layout::KV_BF16), ("fp8", layout::KV_FP8_DS_MLA)]
     {
         for (rows, position) in [(512, 1536), (1, 2047), (1, 32_767)] {
             let mut call = CoreCall::new(rows, position, layout);
-            let time = best(&clock, rows, || call.run(&pool));
+            let time = best(clock, rows, || call.run(pool));
             print(
                 &format!("core {name}, {rows} rows at {position}"),
                 time,
-                &floor,
+                floor,
                 call.flops(),
                 call.bytes(),
             );
         }
     }
+}
+
+fn select(pool: &Pool, floor: &Floor, clock: &Clock) {
     for (name, layout) in [
         ("f32", layout::KEY_F32),
         ("bf16", layout::KEY_BF16),
@@ -40,9 +54,9 @@ fn main() {
     ] {
         for (rows, position, topk) in [(512, 1536, 128), (512, 7680, 512), (1, 2047, 256), (1, 32_767, 512)] {
             let mut call = SelectCall::new(rows, position, topk, layout);
-            let time = best(&clock, rows, || call.run(&pool));
+            let time = best(clock, rows, || call.run(pool));
             let title = format!("select {name}, {rows} rows at {position}, top {topk}");
-            print(&title, time, &floor, call.flops(), call.bytes());
+            print(&title, time, floor, call.flops(), call.bytes());
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The products of attention over decoded entries: scores, the softmax, and the weighted sum.
 //!
 //! All heads share the entries, so both products are matrix products of `heads` rows. They go over blocks of entries that
-//! fit the L2 cache, and in a block over register tiles of 12 accumulators, which hides the latency of the multiply-add.
+//! fit the L2 cache, and in a block over register tiles of 12 accumulators: enough to hide the latency of the multiply-add,
+//! and few enough that none of the 16 registers spills.
 
 use hotseam_sdk::ops::lanes::{LANES, Lanes};
 use hotseam_sdk::ops::{Kernel, exp};
@@ -10,10 +11,8 @@ use hotseam_sdk::ops::{Kernel, exp};
 pub(super) const BLOCK: usize = 64;
 /// Entries of a tile of scores.
 const KEYS: usize = 3;
-/// Heads of a register tile.
+/// Heads of a tile of scores.
 const HEADS: usize = 4;
-/// Vectors of channels of a tile of the weighted sum.
-const VECTORS: usize = 3;
 
 /// Decoded entries.
 #[derive(Clone, Copy)]
@@ -45,6 +44,18 @@ impl<'a> Keys<'a> {
     pub(super) fn range(&self, range: std::ops::Range<usize>) -> Keys<'a> {
         Keys { offsets: &self.offsets[range], ..*self }
     }
+}
+
+/// Asks for the line at an address, which need not be readable.
+#[inline(always)]
+fn prefetch(at: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 /// Distance of decoded entries: a line more than they need, because with a power of two all of them would fall into the
@@ -248,18 +259,13 @@ impl Kernel for WeightedSum<'_> {
         for block in (0..n).step_by(BLOCK) {
             let block = block..n.min(block + BLOCK);
             let mut c = 0;
-            while c + LANES <= channels {
-                // Two pairs rather than a tile of three and one of one, which would wait for its few sums.
-                let vectors = match (channels - c) / LANES {
-                    4 => 2,
-                    left => left.min(VECTORS),
-                };
-                match vectors {
-                    3 => self.vectors::<L, 3>(lanes, block.clone(), c, channels, heads),
-                    2 => self.vectors::<L, 2>(lanes, block.clone(), c, channels, heads),
-                    _ => self.vectors::<L, 1>(lanes, block.clone(), c, channels, heads),
-                }
-                c += vectors * LANES;
+            while c + 2 * LANES <= channels {
+                self.vectors::<L, 2>(lanes, block.clone(), c, channels, heads);
+                c += 2 * LANES;
+            }
+            if c + LANES <= channels {
+                self.vectors::<L, 1>(lanes, block.clone(), c, channels, heads);
+                c += LANES;
             }
             for h in 0..heads {
                 for c in c..channels {
@@ -287,17 +293,17 @@ impl WeightedSum<'_> {
         heads: usize,
     ) {
         let mut head = 0;
-        while head + HEADS <= heads {
-            self.tile::<L, HEADS, N>(lanes, block.clone(), head, c, channels);
-            head += HEADS;
-        }
         while head < heads {
-            self.tile::<L, 1, N>(lanes, block.clone(), head, c, channels);
-            head += 1;
+            // Eight heads are two tiles of four rather than one of six and two of one.
+            head += match heads - head {
+                8 | 4 | 5 => self.tile::<L, 4, N>(lanes, block.clone(), head, c, channels),
+                6.. => self.tile::<L, 6, N>(lanes, block.clone(), head, c, channels),
+                _ => self.tile::<L, 1, N>(lanes, block.clone(), head, c, channels),
+            };
         }
     }
 
-    /// `M` heads times `8 N` channels in registers.
+    /// `M` heads times `8 N` channels in registers; returns `M`.
     #[inline(always)]
     fn tile<L: Lanes, const M: usize, const N: usize>(
         &mut self,
@@ -306,7 +312,7 @@ impl WeightedSum<'_> {
         head: usize,
         c: usize,
         channels: usize,
-    ) {
+    ) -> usize {
         // SAFETY: `run` checked that every entry has the channels, that every head has a weight for each entry and sums
         // for each channel; the tile lies within both.
         unsafe {
@@ -318,6 +324,10 @@ impl WeightedSum<'_> {
                 std::array::from_fn(|m| self.weights.as_ptr().add((head + m) * self.width + self.first));
             for j in block {
                 let entry = self.keys.at(j).add(self.channel + c);
+                if head == 0 {
+                    // The next channels: no processor guesses a walk down the entries.
+                    prefetch(entry.wrapping_add(2 * N * LANES));
+                }
                 let values: [L::V; N] = std::array::from_fn(|v| lanes.load(entry.add(v * LANES)));
                 for m in 0..M {
                     let weight = lanes.splat(*weights[m].add(j));
@@ -332,5 +342,6 @@ impl WeightedSum<'_> {
                 }
             }
         }
+        M
     }
 }

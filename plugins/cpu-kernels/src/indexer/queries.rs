@@ -1,5 +1,6 @@
 //! Queries and head weights of the indexer.
 
+use super::score::pack;
 use crate::scratch::{self, Lease};
 use hotseam_sdk::SharedMut;
 use hotseam_sdk::layouts::quant::as_key;
@@ -17,7 +18,7 @@ pub(super) struct Queries {
     pub(super) heads: usize,
     /// Dimension of a head.
     pub(super) dim: usize,
-    /// `[rows, heads, dim]`, roped, in the space of the keys' layout.
+    /// `[rows, heads, dim]`, roped, in the space of the keys' layout; of each row as [`pack`] leaves them.
     pub(super) q: Lease<f32>,
     /// `[rows, heads]`, with both scales of the score.
     pub(super) weights: Lease<f32>,
@@ -37,14 +38,17 @@ impl Queries {
         let layout = a.keys.form.layout;
         let shared = SharedMut::new(&mut q);
         par.run(n, GRAIN, &|rows| {
+            let (mut plain, mut codes) = (scratch::lease::<f32>(width), [0; MOST_DIM]);
             for row in rows.filter(|row| a.rows.positions[*row] >= 0) {
                 let (cos, sin) = a.rope.row(a.rows.positions[row] as usize);
                 // SAFETY: rows do not overlap.
                 let q = unsafe { shared.slice(row * width..(row + 1) * width) };
                 for head in q.chunks_exact_mut(dim) {
                     rope(head, cos, sin, false);
-                    as_key(layout, head, &mut [0; MOST_DIM]);
+                    as_key(layout, head, &mut codes);
                 }
+                plain.copy_from_slice(q);
+                pack(&plain, dim, q);
             }
         });
         Self { heads, dim, q, weights }
