@@ -3,7 +3,7 @@
 //! The plugins are the files that `cargo build --release` left beside this test.
 
 use hotseam_conformance::{Level, Report, Subject, check};
-use hotseam_loader::{Loader, Options, host_services, init_threads, take_error};
+use hotseam_loader::{Loader, Options, Shape, host_services, init_threads, take_error};
 use std::path::PathBuf;
 
 /// Directory of the plugin files: the parent of the `deps` directory that this test runs from.
@@ -18,7 +18,8 @@ fn report(loader: &Loader, variant: &str, options: &[(&str, &str)]) -> Report {
         .iter()
         .map(|(k, v)| ((*k).to_owned(), serde_json::from_str(v).unwrap_or_else(|_| (*v).into())))
         .collect();
-    let instance = plugin.create(&options, 128).unwrap_or_else(|e| panic!("{e}"));
+    let instance =
+        plugin.create(&options, Shape { dim: 128, rope_dim: 64 }).unwrap_or_else(|e| panic!("{e}"));
     let entry = plugin.entry();
     let name = format!("{variant}{}", serde_json::Value::from(instance.options().clone()));
     let subject = Subject {
@@ -38,13 +39,16 @@ fn report(loader: &Loader, variant: &str, options: &[(&str, &str)]) -> Report {
 }
 
 const VARIANTS: &[(&str, &[(&str, &str)])] = &[
-    ("attention/cpu-stock", &[]),
+    ("attention/cpu-stock", &[("kv", "f32")]),
+    ("attention/cpu-stock", &[("kv", "bf16")]),
+    ("attention/cpu-stock", &[("kv", "fp8")]),
     ("attention/cpu-sm120-mma", &[]),
     ("attention/cpu-sm120-mma", &[("split", "1")]),
     ("attention/cpu-sm120-mma", &[("split", "100")]),
     ("indexer/cpu-stock", &[("keys", "f32")]),
     ("indexer/cpu-stock", &[("keys", "bf16")]),
     ("indexer/cpu-stock", &[("keys", "fp8")]),
+    ("indexer/cpu-stock", &[("keys", "fp4")]),
     ("indexer/cpu-sm120", &[("keys", "bf16")]),
     ("indexer/cpu-sm120", &[("keys", "fp8")]),
     ("indexer/cpu-sm120", &[("keys", "f32")]),

@@ -192,7 +192,8 @@ static int32_t info(void *self, HotseamInfoV1 *info) {
     info->capabilities = 0;
     info->phases = 1u << HOTSEAM_PHASE_PREFILL | 1u << HOTSEAM_PHASE_DECODE | 1u << HOTSEAM_PHASE_VERIFY;
     info->layout = 0;
-    info->entry_bytes = 0;
+    info->data_bytes = 0;
+    info->scale_bytes = 0;
     return HOTSEAM_OK;
 }
 

@@ -169,6 +169,10 @@ fn plugin_side() -> f64 {
         bytes: tensor(&mut memory, dtype::U8, &[slots, dim * 4]),
         layout: layout::KV_F32,
         entries_per_page: 1,
+        dim: dim as u32,
+        rope_dim: 2 * half as u32,
+        data_bytes: 4 * dim as u32,
+        scale_bytes: 0,
         table: table.as_ptr(),
         table_width: 1,
     };

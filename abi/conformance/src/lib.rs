@@ -21,6 +21,8 @@ pub mod tolerances;
 pub mod truth;
 
 pub use bench::{Timing, bench};
+/// What an entry of a KV layout is made of, in the words of the SDK.
+pub use hotseam_sdk::{layouts, views::Form};
 pub use report::{CaseResult, Coordinate, Report};
 pub use runner::check;
 pub use subject::{Level, Op, Subject};

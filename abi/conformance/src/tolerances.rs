@@ -2,7 +2,7 @@
 //! because its error is that of its number format, a fault fails because its error is far larger.
 
 use crate::Op;
-use hotseam_abi::layout::{KEY_BF16, KEY_FP8_HADAMARD};
+use hotseam_abi::layout::{KEY_BF16, KEY_FP4_HADAMARD, KEY_FP8_HADAMARD, KV_BF16, KV_FP8_DS_MLA};
 
 /// Allowed errors, relative to the root mean square of the truth over a row, head or entry.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -27,26 +27,27 @@ const fn entry(op: Op, output: &'static str, layout: u32, max: f64, rms: f64, re
     Entry { op, output, layout, tolerance: Tolerance { max, rms, reason } }
 }
 
+const BF16_STEP: &str = "one bf16 step (2^-8) of an entry's largest value, rarely";
+const E4M3_STEP: &str = "one e4m3 step of an entry's largest value, rarely";
+
 const TABLE: &[Entry] = &[
+    entry(Op::AttentionStore, "pool", KV_BF16, 2e-2, 1e-3, BF16_STEP),
+    entry(Op::AttentionStore, "pool", KV_FP8_DS_MLA, 3e-1, 1e-2, E4M3_STEP),
     entry(Op::AttentionStore, "pool", 0, 1e-5, 1e-6, "one norm and one rotation in f32"),
+    entry(Op::AttentionCompress, "pool", KV_BF16, 2e-2, 1e-3, BF16_STEP),
+    entry(Op::AttentionCompress, "pool", KV_FP8_DS_MLA, 3e-1, 1e-2, E4M3_STEP),
     entry(Op::AttentionCompress, "pool", 0, 1e-4, 1e-5, "softmax over 8 or 128 sources in f32"),
     entry(Op::AttentionCompress, "state", 0, 1e-6, 1e-7, "copies, and one addition in f32"),
     entry(Op::AttentionCore, "out", 0, 4e-2, 4e-3, "operands and probabilities in bf16 (2^-9 each), summed"),
+    entry(Op::IndexerCompress, "pool", KEY_BF16, 2e-2, 1e-3, BF16_STEP),
+    entry(Op::IndexerCompress, "pool", KEY_FP8_HADAMARD, 3e-1, 1e-2, E4M3_STEP),
     entry(
         Op::IndexerCompress,
         "pool",
-        KEY_BF16,
-        2e-2,
-        1e-3,
-        "one bf16 step (2^-8) of an entry's largest value",
-    ),
-    entry(
-        Op::IndexerCompress,
-        "pool",
-        KEY_FP8_HADAMARD,
-        3e-1,
-        1e-2,
-        "one e4m3 step of an entry's largest value, rarely",
+        KEY_FP4_HADAMARD,
+        2.0,
+        5e-2,
+        "one e2m1 step of an entry's largest value, rarely",
     ),
     entry(Op::IndexerCompress, "pool", 0, 1e-4, 1e-5, "softmax over 8 sources in f32"),
     entry(Op::IndexerCompress, "state", 0, 1e-6, 1e-7, "copies, and one addition in f32"),
@@ -65,6 +66,14 @@ const TABLE: &[Entry] = &[
         1e-1,
         5e-3,
         "a query value at an e4m3 tie may round either way",
+    ),
+    entry(
+        Op::IndexerSelect,
+        "scores",
+        KEY_FP4_HADAMARD,
+        3e-1,
+        2e-2,
+        "a query value at an e2m1 tie may round either way",
     ),
     entry(Op::IndexerSelect, "scores", 0, 1e-4, 1e-5, "dot products in f32"),
     entry(Op::MoeRoute, "weights", 0, 1e-4, 1e-5, "gate product and softplus in f32"),

@@ -78,9 +78,20 @@ fn rope(g: &Tensors) -> RopeTables {
 /// A pool of f32 entries in one page of `n`.
 fn pool(entries: *mut f32, layout: u32, n: usize, dim: usize, table: &[i32]) -> PoolRef {
     let mut bytes = TensorRef { data: entries.cast(), dtype: dtype::U8, ndim: 2, ..TensorRef::NONE };
-    bytes.shape = [n as i64, 4 * dim as i64, 1, 1];
-    bytes.strides = [4 * dim as i64, 1, 1, 1];
-    PoolRef { bytes, layout, entries_per_page: n as u32, table: table.as_ptr(), table_width: 1 }
+    let page_bytes = (n * 4 * dim) as i64;
+    bytes.shape = [1, page_bytes, 1, 1];
+    bytes.strides = [page_bytes, 1, 1, 1];
+    PoolRef {
+        bytes,
+        layout,
+        entries_per_page: n as u32,
+        dim: dim as u32,
+        rope_dim: 4,
+        data_bytes: 4 * dim as u32,
+        scale_bytes: 0,
+        table: table.as_ptr(),
+        table_width: 1,
+    }
 }
 
 #[test]

@@ -93,15 +93,28 @@ pub struct RopeTables {
 }
 
 /// A pool of KV entries of one layer and component.
+///
+/// A page holds the data parts of its `entries_per_page` entries one after another, then their scale parts one after
+/// another, then padding that nobody reads or writes. With `slot = page * entries_per_page + i` the parts of an entry are
+/// `data_bytes` at `page * page_bytes + i * data_bytes`, and `scale_bytes` at
+/// `page * page_bytes + entries_per_page * data_bytes + i * scale_bytes`.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug)]
 pub struct PoolRef {
-    /// `[slots, entry_bytes]` bytes ([`crate::dtype::U8`]).
+    /// `[pages, page_bytes]` bytes ([`crate::dtype::U8`]).
     pub bytes: TensorRef,
     /// One of [`crate::layout`]; what the bytes mean.
     pub layout: u32,
-    /// Entries in a page: slot = page * `entries_per_page` + entry number within the page.
+    /// Entries in a page.
     pub entries_per_page: u32,
+    /// Values of an entry.
+    pub dim: u32,
+    /// How many of them, the last ones, are roped.
+    pub rope_dim: u32,
+    /// Bytes of the data part of an entry: that of `layout` at `dim` and `rope_dim`, for those who only move entries.
+    pub data_bytes: u32,
+    /// Bytes of the scale part of an entry, 0 for layouts without scales.
+    pub scale_bytes: u32,
     /// `[n_seqs, table_width]` page of each sequence's n-th page of entries, -1 where none is mapped. Null in calls
     /// that write by explicit slots.
     pub table: *const i32,

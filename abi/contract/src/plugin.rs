@@ -89,8 +89,12 @@ pub struct InfoV1 {
     pub layout: u32,
     /// Dimension the question is asked for (`head_dim` or `index_head_dim`); set by the host.
     pub dim: u32,
-    /// Bytes of one entry of `layout` at `dim`; set by the plugin, 0 for seams without a pool.
-    pub entry_bytes: u32,
+    /// Roped values of an entry (`qk_rope_head_dim`), the last ones; set by the host.
+    pub rope_dim: u32,
+    /// Bytes of the data part of an entry of `layout` ([`PoolRef`]); set by the plugin, 0 for seams without a pool.
+    pub data_bytes: u32,
+    /// Bytes of its scale part; set by the plugin.
+    pub scale_bytes: u32,
 }
 
 /// Functions of the `attention` seam; a null function falls to the variant's base.

@@ -4,6 +4,7 @@
 #![allow(clippy::not_unsafe_ptr_arg_deref)]
 
 use crate::host::{Ctx, Host};
+use crate::layouts::Shape;
 use crate::{Error, Plugin, Result};
 use hotseam_abi::*;
 use std::any::Any;
@@ -186,13 +187,15 @@ pub extern "C" fn create<P: Plugin>(
 pub extern "C" fn info<P: Plugin>(this: *mut c_void, info: *mut InfoV1) -> i32 {
     // SAFETY: the host passes a live instance and a writable struct.
     let (plugin, out) = unsafe { (&*this.cast::<P>(), &mut *info) };
-    match catch_unwind(AssertUnwindSafe(|| plugin.info(out.dim as usize))) {
+    let shape = Shape { dim: out.dim as usize, rope_dim: out.rope_dim as usize };
+    match catch_unwind(AssertUnwindSafe(|| plugin.info(shape))) {
         Ok(i) => {
             *out = InfoV1 {
                 capabilities: i.capabilities,
                 phases: i.phases,
                 layout: i.layout,
-                entry_bytes: i.entry_bytes,
+                data_bytes: i.entry.data as u32,
+                scale_bytes: i.entry.scale as u32,
                 ..*out
             };
             OK

@@ -235,7 +235,7 @@ pub(crate) unsafe fn i32s<'a>(t: &TensorRef, what: &str, width: usize) -> Result
     unsafe { raw(t.data.cast::<i32>(), n, what) }
 }
 
-/// A pool `[slots, entry_bytes]` of bytes, aligned for f32; returns (slots, entry_bytes).
+/// A pool `[pages, page_bytes]` of bytes, aligned for f32; returns (pages, page_bytes).
 #[inline]
 pub(crate) fn pool_shape(t: &TensorRef, what: &str) -> Result<(usize, usize)> {
     let shape = [t.shape[0] as usize, t.shape[1] as usize];

@@ -1,5 +1,6 @@
 //! What a plugin implements.
 
+use crate::layouts::{self, Parts, Shape};
 use crate::views;
 use crate::{Ctx, Error, Host, Result};
 use serde::de::DeserializeOwned;
@@ -14,12 +15,19 @@ pub struct Info {
     /// Layout of the pool entries, 0 for none.
     pub layout: u32,
     /// Bytes of one entry, 0 for none.
-    pub entry_bytes: u32,
+    pub entry: Parts,
 }
 
 impl Info {
     /// No capability, every phase, no pool.
-    pub const PLAIN: Self = Self { capabilities: 0, phases: 0b111, layout: 0, entry_bytes: 0 };
+    pub const PLAIN: Self =
+        Self { capabilities: 0, phases: 0b111, layout: 0, entry: Parts { data: 0, scale: 0 } };
+
+    /// No capability, every phase, and a pool of a layout. A shape that the layout cannot hold gives entries of 0 bytes,
+    /// which the host refuses.
+    pub fn of_layout(layout: u32, shape: Shape) -> Self {
+        Self { layout, entry: layouts::parts(layout, shape).unwrap_or_default(), ..Self::PLAIN }
+    }
 }
 
 /// Options of a plugin that has none.
@@ -40,9 +48,9 @@ pub trait Plugin: Sized + Send + Sync + 'static {
     /// Makes an instance.
     fn create(host: Host, options: Self::Options) -> Result<Self>;
 
-    /// Describes an instance whose pool entries have `dim` dimensions.
-    fn info(&self, dim: usize) -> Info {
-        let _ = dim;
+    /// Describes an instance whose pool entries have this shape; zeros for seams without a pool.
+    fn info(&self, shape: Shape) -> Info {
+        let _ = shape;
         Info::PLAIN
     }
 }

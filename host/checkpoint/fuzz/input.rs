@@ -34,7 +34,8 @@ impl Place {
         Preset::Tiny.write(dir.path()).expect("the preset is sound");
         let names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
         let tensors = Preset::Tiny.tensors();
-        hotseam_checkpoint::random::write(dir.path(), &Preset::Tiny.config_json(), &tensors, 1).expect("as above");
+        hotseam_checkpoint::random::write(dir.path(), &Preset::Tiny.config_json(), &tensors, 1)
+            .expect("as above");
         fs::rename(file("model-00001-of-00001.safetensors"), file(SHARD)).expect("one shard was written");
         names.iter().chain([&INDEX]).for_each(|name| fs::remove_file(file(name)).expect("it was written"));
         let content = |name: &str| fs::read(file(name)).expect("it was written");

@@ -5,6 +5,7 @@ use hotseam_model::{ConfigError, ModelConfig, Yarn};
 use serde_json::{Value, json};
 
 use crate::fields::{Fields, shorten};
+use crate::quantisation::Quantisation;
 
 /// Fields that other programs write and that change nothing in inference.
 const IGNORED: &[&str] = &[
@@ -12,10 +13,8 @@ const IGNORED: &[&str] = &[
     "attention_dropout",
     "auto_map",
     "dtype",
-    "expert_dtype", // the tensors carry their own element types, which are checked
     "initializer_range",
     "output_router_logits",
-    "quantization_config", // as expert_dtype
     "router_aux_loss_coef",
     "router_jitter_noise",
     "torch_dtype",
@@ -29,11 +28,17 @@ const IGNORED: &[&str] = &[
 /// [`ConfigError`] with the field's path. A field that is missing, has a value that this implementation does not
 /// compute, or is unknown is an error: nothing is silently defaulted.
 pub fn parse_config(text: &str) -> Result<ModelConfig, ConfigError> {
+    parse(text).map(|(config, _)| config)
+}
+
+/// [`parse_config`], with what the file says about storage.
+pub(crate) fn parse(text: &str) -> Result<(ModelConfig, Quantisation), ConfigError> {
     let whole = |found: String| ConfigError::new("(whole file)", "a JSON object", found);
     let value: Value = serde_json::from_str(text).map_err(|e| whole(e.to_string()))?;
     let map = value.as_object().ok_or_else(|| whole(shorten(&value)))?;
     let f = Fields::new(map, "");
     check_fixed(&f)?;
+    let quantisation = Quantisation::read(&f)?;
 
     let layers = f.size("num_hidden_layers")?;
     let head_dim = f.size("head_dim")?;
@@ -74,7 +79,7 @@ pub fn parse_config(text: &str) -> Result<ModelConfig, ConfigError> {
     };
     f.finish(IGNORED)?;
     config.validate()?;
-    Ok(config)
+    Ok((config, quantisation))
 }
 
 /// Fields with one value that this implementation computes.

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use hotseam_model::{ConfigError, MatrixError};
+use hotseam_model::{ConfigError, Format, MatrixError};
 
 /// A checkpoint that cannot be used. Each message names the thing, what was expected, what was found and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +23,25 @@ pub enum CheckpointError {
         path: PathBuf,
         /// Reason.
         source: io::Error,
+    },
+    /// Something is where a new checkpoint is to be written.
+    #[error("{} exists already; nothing is overwritten: give another directory or remove it", path.display())]
+    Exists {
+        /// What is there.
+        path: PathBuf,
+    },
+    /// A matrix that a storage format cannot hold.
+    #[error(
+        "tensor `{name}` cannot be stored as {format}: its rows of {k} values are no multiple of {}; choose another form",
+        format.group()
+    )]
+    Unstorable {
+        /// Name of the weights.
+        name: String,
+        /// Wanted format.
+        format: Format,
+        /// Values of a row.
+        k: usize,
     },
     /// Neither an index nor a single shard is there.
     #[error(
@@ -123,6 +142,43 @@ pub enum CheckpointError {
         found: String,
         /// What to do.
         advice: &'static str,
+    },
+    /// A part of a quantised matrix whose partner is not there.
+    #[error(
+        "tensor `{name}` needs `{partner}`, which is missing; the checkpoint is incomplete, fetch it again"
+    )]
+    Alone {
+        /// Tensor that is there.
+        name: String,
+        /// Tensor, or tensors of which one must be there.
+        partner: String,
+    },
+    /// Scales of weights that have none.
+    #[error(
+        "tensor `{name}` is unexpected: `{weight}` is {found}, which has no such scales; fetch both again"
+    )]
+    Needless {
+        /// Name of the scales.
+        name: String,
+        /// Name of the weights.
+        weight: String,
+        /// Format of the weights.
+        found: String,
+    },
+    /// Weights in another format than the configuration says.
+    #[error(
+        "tensor `{name}` is stored as {found}, but `{field}` of the configuration says {expected}; correct the \
+         configuration or fetch the shard again"
+    )]
+    Contradiction {
+        /// Name of the weights.
+        name: String,
+        /// Format in the shard.
+        found: Format,
+        /// Field of the configuration.
+        field: String,
+        /// Formats that the field allows.
+        expected: String,
     },
     /// Weights and scales that make no matrix.
     #[error("tensor `{name}`: {source}; config.json may belong to another model")]

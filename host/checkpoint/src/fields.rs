@@ -27,6 +27,11 @@ impl<'a> Fields<'a> {
         ConfigError::new(self.path(key), expected, found)
     }
 
+    /// Keys of the object.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.map.keys().map(String::as_str)
+    }
+
     /// The value of a key; `None` if it is absent or null.
     pub(crate) fn get(&self, key: &str) -> Option<&'a Value> {
         let (key, value) = self.map.get_key_value(key)?;

@@ -1,18 +1,28 @@
 //! Reads a DeepSeek-V4 checkpoint directory: `config.json` and safetensors shards in the official tensor names.
 //!
 //! This is the only crate that knows tensor names and the spelling of configuration files. Shards are mapped, not read:
-//! a bf16 or f32 matrix costs no memory of its own. Everything is checked before the first token: names, shapes, element
-//! types, values of small tensors, the token table. Files come from elsewhere, so nothing in them may panic.
+//! a matrix costs no memory of its own, and keeps the format that it has in the file: bf16, f32, FP8 in blocks, MXFP4 or
+//! NVFP4. Everything is checked before the first token: names, shapes, element types, that the configuration and the
+//! tensors tell the same, NaN codes and scales, values of small tensors, the token table. Files come from elsewhere, so
+//! nothing in them may panic.
 //!
 //! Other programs must not shorten or rewrite a shard while it is mapped; the operating system would end the process
 //! (`SIGBUS`) at the next access. Replace checkpoints by renaming directories.
 
 mod config;
+pub mod convert;
 mod error;
 mod fields;
+mod inspect;
+mod pattern;
+pub mod plan;
+mod quantisation;
+pub mod quantise;
 pub mod random;
+mod scan;
 mod shards;
 mod source;
+mod stored;
 mod weights;
 
 use std::path::Path;
@@ -21,10 +31,15 @@ use hotseam_model::{ModelConfig, Weights};
 
 pub use config::parse_config;
 pub use error::CheckpointError;
+pub use inspect::{Holding, inspect};
 pub use shards::TensorInfo;
 
+use quantisation::Quantisation;
 use shards::Shards;
 use source::Source;
+
+/// ModelOpt's statement of what it quantised, beside `config.json`.
+const MODELOPT: &str = "hf_quant_config.json";
 
 /// A checkpoint that passed every check.
 #[derive(Debug)]
@@ -42,9 +57,23 @@ pub struct Checkpoint {
 /// # Errors
 /// [`CheckpointError`] naming the field, what was expected and what was found.
 pub fn read_config(dir: &Path) -> Result<ModelConfig, CheckpointError> {
+    read_configs(dir).map(|(config, _)| config)
+}
+
+/// `config.json`, and what it and `hf_quant_config.json` say about storage.
+fn read_configs(dir: &Path) -> Result<(ModelConfig, Quantisation), CheckpointError> {
     let path = dir.join("config.json");
     let text = shards::read_text(&path)?;
-    parse_config(&text).map_err(|source| CheckpointError::Config { path, source })
+    let (config, mut quantisation) =
+        config::parse(&text).map_err(|source| CheckpointError::Config { path, source })?;
+    let path = dir.join(MODELOPT);
+    if path.exists() {
+        let text = shards::read_text(&path)?;
+        let value = serde_json::from_str(&text)
+            .map_err(|e| CheckpointError::Malformed { path: path.clone(), reason: e.to_string() })?;
+        quantisation.add_modelopt(&value).map_err(|source| CheckpointError::Config { path, source })?;
+    }
+    Ok((config, quantisation))
 }
 
 /// Reads a checkpoint: `dir/config.json` and either the shards of `dir/model.safetensors.index.json` or
@@ -53,8 +82,8 @@ pub fn read_config(dir: &Path) -> Result<ModelConfig, CheckpointError> {
 /// # Errors
 /// [`CheckpointError`] naming the file, field or tensor.
 pub fn read(dir: &Path, progress: impl Fn(usize, usize)) -> Result<Checkpoint, CheckpointError> {
-    let config = read_config(dir)?;
-    let mut source = Source::new(Shards::open(dir)?, &progress);
+    let (config, quantisation) = read_configs(dir)?;
+    let mut source = Source::new(Shards::open(dir)?, quantisation, &progress);
     let weights = weights::build(&config, &mut source)?;
     let notes = source.finish()?;
     Ok(Checkpoint { config, weights, notes })

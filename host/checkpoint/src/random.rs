@@ -9,14 +9,15 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use hotseam_model::{ModelConfig, Weights};
+use hotseam_model::{Format, ModelConfig, Weights};
 use safetensors::{Dtype, View};
 use serde_json::{Value, json};
 
+use crate::convert::{self, Form};
 use crate::error::CheckpointError;
 use crate::shards::Shards;
 use crate::source::Source;
-use crate::{parse_config, weights};
+use crate::{config, parse_config, quantise, weights};
 
 /// A random model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -98,6 +99,42 @@ impl Preset {
         fill::tensors(self)
     }
 
+    /// `config.json` of a storage form.
+    pub fn config_json_as(self, form: Form) -> Value {
+        form.config(&self.config_json())
+    }
+
+    /// [`Preset::tensors`] in a storage form: projections and experts are quantised from the bf16 values. Gate and up
+    /// projection of an expert have factors of their own in NVFP4.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Matrix`] if the sizes of the preset do not divide into the groups of a format.
+    pub fn tensors_as(self, form: Form) -> Result<Vec<NamedTensor>, CheckpointError> {
+        let store = |tensor: NamedTensor| {
+            let module = convert::module(&tensor.name);
+            let (Some(role), &[n, k]) = (convert::role(module), &tensor.shape[..]) else {
+                return Ok(vec![tensor]);
+            };
+            let format = form.format(module, role, Format::Bf16);
+            let halves = tensor.data.chunks_exact(2).map(|b| u32::from(u16::from_le_bytes([b[0], b[1]])));
+            let values: Vec<f32> = halves.map(|half| f32::from_bits(half << 16)).collect();
+            let global = quantise::global_scale(quantise::amax(&values));
+            let matrix = quantise::quantise(format, &values, [n, k], global, 1)
+                .map_err(|source| CheckpointError::Matrix { name: tensor.name.clone(), source })?;
+            Ok(convert::tensors(module, &matrix))
+        };
+        let parts: Vec<Vec<NamedTensor>> = self.tensors().into_iter().map(store).collect::<Result<_, _>>()?;
+        Ok(parts.concat())
+    }
+
+    /// [`Preset::write`] in a storage form.
+    ///
+    /// # Errors
+    /// As [`Preset::write`] and [`Preset::tensors_as`].
+    pub fn write_as(self, dir: &Path, form: Form) -> Result<(), CheckpointError> {
+        write(dir, &self.config_json_as(form), &self.tensors_as(form)?, 2)
+    }
+
     /// Writes `config.json` and two shards with their index into `dir`, which is created.
     ///
     /// # Errors
@@ -111,10 +148,20 @@ impl Preset {
     /// # Errors
     /// None in practice: what [`Preset::write`] writes passes the checks of [`crate::read`].
     pub fn build(self) -> Result<(ModelConfig, Weights), CheckpointError> {
-        let config = self.config();
-        let bytes = serialize("memory".as_ref(), &self.tensors())?;
+        self.build_as(Form::Bf16)
+    }
+
+    /// [`Preset::build`] in a storage form.
+    ///
+    /// # Errors
+    /// As [`Preset::tensors_as`].
+    pub fn build_as(self, form: Form) -> Result<(ModelConfig, Weights), CheckpointError> {
+        let text = self.config_json_as(form).to_string();
+        let (config, quantisation) = config::parse(&text)
+            .map_err(|source| CheckpointError::Config { path: "config.json".into(), source })?;
+        let bytes = serialize("memory".as_ref(), &self.tensors_as(form)?)?;
         let shards = Shards::from_memory(vec![("memory".to_owned(), bytes)])?;
-        let mut source = Source::new(shards, &|_, _| ());
+        let mut source = Source::new(shards, quantisation, &|_, _| ());
         let weights = weights::build(&config, &mut source)?;
         source.finish()?;
         Ok((config, weights))

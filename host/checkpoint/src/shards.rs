@@ -152,6 +152,20 @@ impl Shards {
     }
 }
 
+/// From the index of a directory, if it has one: bytes of all tensors, and how many tensors are of multi-token prediction.
+pub(crate) fn index_totals(dir: &Path) -> Result<Option<(u64, usize)>, CheckpointError> {
+    let path = dir.join(INDEX);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let names = read_index(&path)?;
+    let malformed =
+        |e: serde_json::Error| CheckpointError::Malformed { path: path.clone(), reason: e.to_string() };
+    let value: Value = serde_json::from_str(&read_text(&path)?).map_err(malformed)?;
+    let total = value.pointer("/metadata/total_size").and_then(Value::as_u64);
+    Ok(total.map(|total| (total, names.keys().filter(|name| name.starts_with("mtp.")).count())))
+}
+
 /// Reads a text file of bounded size.
 pub(crate) fn read_text(path: &Path) -> Result<String, CheckpointError> {
     let fail = |source| CheckpointError::Io { path: path.to_owned(), source };

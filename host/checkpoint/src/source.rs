@@ -2,36 +2,43 @@
 
 use std::collections::HashSet;
 
-use hotseam_model::{DType, Matrix, Tensor, TensorError};
+use hotseam_model::{DType, Tensor, TensorError};
 use safetensors::Dtype;
 
 use crate::error::CheckpointError;
+use crate::quantisation::Quantisation;
+use crate::scan::{self, Admit, Job};
 use crate::shards::{Entry, Shards};
 
-/// What to do about an element type that is only stored, not computed with.
-const CONVERT: &str = "this build reads bf16 and f32 weights (and integer token tables): convert FP8 and FP4 checkpoints \
-                       to bf16 first";
+/// What to do about an element type that a tensor cannot have.
+const PLAIN: &str =
+    "only projections are quantised, this tensor is read as bf16 or f32: fetch the shard again";
 
 /// Tensors of multi-token prediction; this build decodes one token at a time.
 const MTP: &str = "mtp.";
 
 pub(crate) struct Source<'a> {
-    shards: Shards,
+    pub(crate) shards: Shards,
+    pub(crate) quantisation: Quantisation,
+    /// Tensors of codes to look through at the end.
+    pub(crate) jobs: Vec<Job>,
+    /// Scales of activations that were met.
+    pub(crate) input_scales: usize,
     used: HashSet<String>,
+    done: usize,
     total: usize,
     progress: &'a dyn Fn(usize, usize),
 }
 
 impl<'a> Source<'a> {
-    pub(crate) fn new(shards: Shards, progress: &'a dyn Fn(usize, usize)) -> Self {
+    pub(crate) fn new(
+        shards: Shards,
+        quantisation: Quantisation,
+        progress: &'a dyn Fn(usize, usize),
+    ) -> Self {
         let total = shards.tensors.keys().filter(|name| !name.starts_with(MTP)).count();
-        Self { shards, used: HashSet::new(), total, progress }
-    }
-
-    /// A matrix in its format on disk, shared with the map.
-    pub(crate) fn matrix(&mut self, name: &str, shape: [usize; 2]) -> Result<Matrix, CheckpointError> {
-        let data = self.values(name, shape)?;
-        Matrix::dense(data).map_err(|e| CheckpointError::Matrix { name: name.to_owned(), source: e })
+        let (jobs, used) = (Vec::new(), HashSet::new());
+        Self { shards, quantisation, jobs, input_scales: 0, used, done: 0, total, progress }
     }
 
     /// A matrix of bf16 or f32 values, as on disk, shared with the map.
@@ -97,20 +104,32 @@ impl<'a> Source<'a> {
         Ok(tensor)
     }
 
-    /// Refuses what was not asked for; returns notes on what is skipped on purpose.
-    pub(crate) fn finish(self) -> Result<Vec<String>, CheckpointError> {
+    /// Refuses what was not asked for and codes that are no numbers; returns notes on what is skipped on purpose.
+    pub(crate) fn finish(mut self) -> Result<Vec<String>, CheckpointError> {
         let unused: Vec<&String> =
             self.shards.tensors.keys().filter(|name| !self.used.contains(*name)).collect();
         let mtp = unused.iter().filter(|name| name.starts_with(MTP)).count();
         if let Some(name) = unused.iter().find(|name| !name.starts_with(MTP)) {
             return Err(CheckpointError::ExtraTensor { name: (*name).clone(), count: unused.len() - mtp });
         }
-        let note = format!("{mtp} tensors of multi-token prediction (`mtp.*`) are not used");
-        Ok(if mtp == 0 { Vec::new() } else { vec![note] })
+        let jobs = std::mem::take(&mut self.jobs);
+        scan::run(&jobs, || self.tick())?;
+        let mut notes = Vec::new();
+        if mtp > 0 {
+            notes.push(format!("{mtp} tensors of multi-token prediction (`mtp.*`) are not used"));
+        }
+        if self.input_scales > 0 {
+            let count = self.input_scales;
+            notes.push(format!(
+                "{count} scales of activations (`input_scale`) are not used: activations stay bf16 or f32"
+            ));
+        }
+        Ok(notes)
     }
 
-    fn find(&self, name: &str, shape: &[usize]) -> Result<&Entry, CheckpointError> {
-        let Some(entry) = self.shards.tensors.get(name) else {
+    /// The tensor of a name.
+    pub(crate) fn entry(&self, name: &str) -> Result<&Entry, CheckpointError> {
+        self.shards.tensors.get(name).ok_or_else(|| {
             let hint = self
                 .shards
                 .tensors
@@ -120,8 +139,13 @@ impl<'a> Source<'a> {
                 .filter(|(score, _)| *score > 0.95)
                 .max_by(|a, b| a.0.total_cmp(&b.0))
                 .map(|(_, other)| other.clone());
-            return Err(CheckpointError::MissingTensor { name: name.to_owned(), hint });
-        };
+            CheckpointError::MissingTensor { name: name.to_owned(), hint }
+        })
+    }
+
+    /// The tensor of a name, which must have `shape`.
+    pub(crate) fn find(&self, name: &str, shape: &[usize]) -> Result<&Entry, CheckpointError> {
+        let entry = self.entry(name)?;
         if entry.shape != shape {
             return Err(CheckpointError::Shape {
                 name: name.to_owned(),
@@ -132,15 +156,38 @@ impl<'a> Source<'a> {
         Ok(entry)
     }
 
-    fn region(&self, name: &str, entry: &Entry, dtype: DType) -> Result<Tensor, CheckpointError> {
-        let owner = self.shards.bytes[entry.shard].clone();
-        Tensor::from_region(dtype, entry.shape.clone(), owner, entry.offset)
-            .map_err(|e| misfit(name, entry, &e))
+    /// The bytes of a tensor in its own shape.
+    pub(crate) fn region(&self, name: &str, entry: &Entry, dtype: DType) -> Result<Tensor, CheckpointError> {
+        self.region_as(name, entry, dtype, entry.shape.clone())
     }
 
-    fn done(&mut self, name: &str) {
+    /// The bytes of a tensor in another shape of the same size.
+    pub(crate) fn region_as(
+        &self,
+        name: &str,
+        entry: &Entry,
+        dtype: DType,
+        shape: Vec<usize>,
+    ) -> Result<Tensor, CheckpointError> {
+        let owner = self.shards.bytes[entry.shard].clone();
+        Tensor::from_region(dtype, shape, owner, entry.offset).map_err(|e| misfit(name, entry, &e))
+    }
+
+    /// Counts a tensor that was read whole.
+    pub(crate) fn done(&mut self, name: &str) {
         self.used.insert(name.to_owned());
-        (self.progress)(self.used.len(), self.total.max(self.used.len()));
+        self.tick();
+    }
+
+    /// Keeps a tensor of codes to look through at the end, when it counts as done.
+    pub(crate) fn later(&mut self, name: &str, tensor: &Tensor, admit: Admit) {
+        self.used.insert(name.to_owned());
+        self.jobs.push(Job { name: name.to_owned(), tensor: tensor.clone(), admit });
+    }
+
+    fn tick(&mut self) {
+        self.done += 1;
+        (self.progress)(self.done, self.total.max(self.done));
     }
 }
 
@@ -148,15 +195,20 @@ fn float(name: &str, entry: &Entry) -> Result<DType, CheckpointError> {
     match entry.dtype {
         Dtype::F32 => Ok(DType::F32),
         Dtype::BF16 => Ok(DType::Bf16),
-        _ => Err(dtype(name, "BF16 or F32", entry, CONVERT)),
+        _ => Err(dtype(name, "BF16 or F32", entry, PLAIN)),
     }
 }
 
-fn dtype(name: &str, expected: &'static str, entry: &Entry, advice: &'static str) -> CheckpointError {
+pub(crate) fn dtype(
+    name: &str,
+    expected: &'static str,
+    entry: &Entry,
+    advice: &'static str,
+) -> CheckpointError {
     CheckpointError::DType { name: name.to_owned(), expected, found: entry.dtype.to_string(), advice }
 }
 
-fn value(name: &str, index: usize, expected: String, found: String) -> CheckpointError {
+pub(crate) fn value(name: &str, index: usize, expected: String, found: String) -> CheckpointError {
     CheckpointError::Value { name: name.to_owned(), index, expected, found }
 }
 

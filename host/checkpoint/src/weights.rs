@@ -5,6 +5,7 @@ use hotseam_model::{
 };
 
 use crate::error::CheckpointError;
+use crate::quantisation::Role;
 use crate::source::Source;
 
 type Result<T> = std::result::Result<T, CheckpointError>;
@@ -42,13 +43,13 @@ fn layer(cfg: &ModelConfig, source: &mut Source, index: usize) -> Result<LayerWe
         ffn_norm: source.small(&format!("{p}.ffn_norm.weight"), &[hidden])?,
         hc_attn: hc(cfg, source, &format!("{p}.hc_attn"), hc_rows, 3)?,
         hc_ffn: hc(cfg, source, &format!("{p}.hc_ffn"), hc_rows, 3)?,
-        wq_a: source.matrix(&format!("{a}.wq_a.weight"), [cfg.q_lora_rank, hidden])?,
+        wq_a: source.matrix(&format!("{a}.wq_a"), [cfg.q_lora_rank, hidden], Role::Linear)?,
         q_norm: source.small(&format!("{a}.q_norm.weight"), &[cfg.q_lora_rank])?,
-        wq_b: source.matrix(&format!("{a}.wq_b.weight"), [heads_dim, cfg.q_lora_rank])?,
-        wkv: source.matrix(&format!("{a}.wkv.weight"), [cfg.head_dim, hidden])?,
+        wq_b: source.matrix(&format!("{a}.wq_b"), [heads_dim, cfg.q_lora_rank], Role::Linear)?,
+        wkv: source.matrix(&format!("{a}.wkv"), [cfg.head_dim, hidden], Role::Linear)?,
         kv_norm: source.small(&format!("{a}.kv_norm.weight"), &[cfg.head_dim])?,
-        wo_a: source.matrix(&format!("{a}.wo_a.weight"), [o_rank, heads_dim / cfg.o_groups])?,
-        wo_b: source.matrix(&format!("{a}.wo_b.weight"), [hidden, o_rank])?,
+        wo_a: source.matrix(&format!("{a}.wo_a"), [o_rank, heads_dim / cfg.o_groups], Role::OutputA)?,
+        wo_b: source.matrix(&format!("{a}.wo_b"), [hidden, o_rank], Role::Linear)?,
         attn_sink: source.small(&format!("{a}.attn_sink"), &[cfg.num_attention_heads])?,
         compressor: (class != LayerClass::Window)
             .then(|| compressor(cfg, source, index, &format!("{a}.compressor"), cfg.head_dim))
@@ -62,9 +63,9 @@ fn layer(cfg: &ModelConfig, source: &mut Source, index: usize) -> Result<LayerWe
             .transpose()?,
         tid2eid: cfg.is_hash(index).then(|| tid2eid(cfg, source, &f)).transpose()?,
         experts: (0..cfg.n_routed_experts)
-            .map(|e| expert(cfg, source, &format!("{f}.experts.{e}")))
+            .map(|e| expert(cfg, source, &format!("{f}.experts.{e}"), Role::Expert))
             .collect::<Result<_>>()?,
-        shared: expert(cfg, source, &format!("{f}.shared_experts"))?,
+        shared: expert(cfg, source, &format!("{f}.shared_experts"), Role::Linear)?,
     })
 }
 
@@ -78,8 +79,8 @@ fn compressor(
     let wide = cfg.coff(layer) * width;
     Ok(Compressor {
         ape: source.small(&format!("{prefix}.ape"), &[cfg.ratio(layer) as usize, wide])?,
-        wkv: source.matrix(&format!("{prefix}.wkv.weight"), [wide, cfg.hidden_size])?,
-        wgate: source.matrix(&format!("{prefix}.wgate.weight"), [wide, cfg.hidden_size])?,
+        wkv: source.matrix(&format!("{prefix}.wkv"), [wide, cfg.hidden_size], Role::Compressor)?,
+        wgate: source.matrix(&format!("{prefix}.wgate"), [wide, cfg.hidden_size], Role::Compressor)?,
         norm: source.small(&format!("{prefix}.norm.weight"), &[width])?,
     })
 }
@@ -87,7 +88,7 @@ fn compressor(
 fn indexer(cfg: &ModelConfig, source: &mut Source, layer: usize, prefix: &str) -> Result<Indexer> {
     let rows = cfg.index_n_heads * cfg.index_head_dim;
     Ok(Indexer {
-        wq_b: source.matrix(&format!("{prefix}.wq_b.weight"), [rows, cfg.q_lora_rank])?,
+        wq_b: source.matrix(&format!("{prefix}.wq_b"), [rows, cfg.q_lora_rank], Role::Linear)?,
         weights_proj: source
             .values(&format!("{prefix}.weights_proj.weight"), [cfg.index_n_heads, cfg.hidden_size])?,
         compressor: compressor(cfg, source, layer, &format!("{prefix}.compressor"), cfg.index_head_dim)?,
@@ -99,11 +100,11 @@ fn tid2eid(cfg: &ModelConfig, source: &mut Source, ffn: &str) -> Result<Tensor> 
     source.table(&format!("{ffn}.gate.tid2eid"), shape, cfg.n_routed_experts)
 }
 
-fn expert(cfg: &ModelConfig, source: &mut Source, prefix: &str) -> Result<Expert> {
+fn expert(cfg: &ModelConfig, source: &mut Source, prefix: &str, role: Role) -> Result<Expert> {
     let (inner, hidden) = (cfg.moe_intermediate_size, cfg.hidden_size);
     Ok(Expert {
-        w1: source.matrix(&format!("{prefix}.w1.weight"), [inner, hidden])?,
-        w2: source.matrix(&format!("{prefix}.w2.weight"), [hidden, inner])?,
-        w3: source.matrix(&format!("{prefix}.w3.weight"), [inner, hidden])?,
+        w1: source.matrix(&format!("{prefix}.w1"), [inner, hidden], role)?,
+        w2: source.matrix(&format!("{prefix}.w2"), [hidden, inner], role)?,
+        w3: source.matrix(&format!("{prefix}.w3"), [inner, hidden], role)?,
     })
 }

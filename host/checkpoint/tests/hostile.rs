@@ -52,9 +52,28 @@ impl Random {
 
 /// Words that readers of JSON and of sizes trip over.
 const WORDS: [&[u8]; 22] = [
-    b"18446744073709551615", b"9223372036854775808", b"4294967296", b"-1", b"1e999", b"-0.0", b"null", b"true",
-    b"{}", b"[]", b"\"\"", b"[[[[[[[[[[[[[[[[", b"\"\\u0000\"", b"\"F8_E8M0\"", b"\"F4\"", b"\"I64\"", b"0", b"\xff\xfe",
-    b"\"data_offsets\":[0,18446744073709551615]", b"\"shape\":[4294967296,4294967296]", b"\"../x\"", b"\0",
+    b"18446744073709551615",
+    b"9223372036854775808",
+    b"4294967296",
+    b"-1",
+    b"1e999",
+    b"-0.0",
+    b"null",
+    b"true",
+    b"{}",
+    b"[]",
+    b"\"\"",
+    b"[[[[[[[[[[[[[[[[",
+    b"\"\\u0000\"",
+    b"\"F8_E8M0\"",
+    b"\"F4\"",
+    b"\"I64\"",
+    b"0",
+    b"\xff\xfe",
+    b"\"data_offsets\":[0,18446744073709551615]",
+    b"\"shape\":[4294967296,4294967296]",
+    b"\"../x\"",
+    b"\0",
 ];
 
 /// One to four changes: cut, repeated, overwritten, a hostile word put in.
@@ -98,7 +117,12 @@ fn try_out(place: &Place, input: &[u8], what: &dyn Fn() -> String) -> bool {
     let used = MOST.load(Relaxed) - before;
     // The harness itself holds the file once more when it writes a header.
     let most = allowed(input.len()) + place.shard().len();
-    assert!(used <= most, "{}: {used} bytes for an input of {}, at most {most} expected", what(), input.len());
+    assert!(
+        used <= most,
+        "{}: {used} bytes for an input of {}, at most {most} expected",
+        what(),
+        input.len()
+    );
     assert_eq!(NOW.load(Relaxed), before, "{}: memory is left", what());
     result.is_err()
 }
@@ -150,5 +174,8 @@ fn no_input_panics_the_reader_or_fills_the_memory() {
         }
     }
     println!("changes: {rounds} inputs, {refused} refused, {taken} taken");
-    assert!(refused > rounds / 4, "only {refused} of {rounds} changes were refused: the changes reach nothing");
+    assert!(
+        refused > rounds / 4,
+        "only {refused} of {rounds} changes were refused: the changes reach nothing"
+    );
 }

@@ -3,9 +3,10 @@
 use std::cell::RefCell;
 use std::path::Path;
 
+use hotseam_checkpoint::convert::Form;
 use hotseam_checkpoint::random::{Preset, write};
 use hotseam_checkpoint::{list, load, parse_config, read, read_config};
-use hotseam_model::{DType, LayerClass};
+use hotseam_model::{DType, Format, LayerClass};
 use sha2::{Digest, Sha256};
 
 fn root(path: &str) -> std::path::PathBuf {
@@ -74,6 +75,35 @@ fn random_models_read_back_as_generated() {
         assert_eq!(found.weights.norm.dtype, DType::F32);
         assert_eq!(found.weights.layers[1].attn_sink.f32(), w.layers[1].attn_sink.f32());
     }
+}
+
+#[test]
+fn random_models_read_back_in_every_storage_form() {
+    let (_, exact) = Preset::FlashLike.build().unwrap();
+    for (form, linear, expert, worst) in [
+        (Form::Bf16, Format::Bf16, Format::Bf16, 0.0),
+        (Form::Fp8Mxfp4, Format::Fp8Block, Format::Mxfp4, 0.2),
+        (Form::Nvfp4, Format::Fp8Block, Format::Nvfp4, 0.15),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        Preset::FlashLike.write_as(dir.path(), form).unwrap();
+        let found = read(dir.path(), |_, _| ()).unwrap();
+        let (config, built) = Preset::FlashLike.build_as(form).unwrap();
+        assert_eq!((found.config, built.layers.len()), (config, 7));
+        for ((layer, built), exact) in found.weights.layers.iter().zip(&built.layers).zip(&exact.layers) {
+            assert_eq!((layer.wo_b.format, layer.experts[3].w2.format), (linear, expert), "{form}");
+            assert_eq!(layer.experts[3].w2.to_f32_vec(), built.experts[3].w2.to_f32_vec());
+            assert!(layer.compressor.as_ref().is_none_or(|c| c.wkv.format == Format::Bf16));
+            let (near, far) = (layer.experts[3].w2.to_f32_vec(), exact.experts[3].w2.to_f32_vec());
+            let rms = |values: &[f32]| values.iter().map(|v| v * v).sum::<f32>().sqrt();
+            let error: Vec<f32> = near.iter().zip(&far).map(|(a, b)| a - b).collect();
+            let relative = rms(&error) / rms(&far);
+            assert!(relative <= worst && (relative > 0.0 || worst == 0.0), "{form}: {relative}");
+        }
+    }
+    // Rows of 16 values hold no group of 32.
+    let error = Preset::Tiny.tensors_as(Form::Fp8Mxfp4).unwrap_err();
+    assert!(error.to_string().contains("multiple of 32 values, found 16"), "{error}");
 }
 
 /// The goldens hold for exactly these weights.

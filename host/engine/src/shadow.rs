@@ -1,6 +1,6 @@
 //! New variants beside the old ones on the inputs of real steps: the old outputs count, the new ones are compared.
 
-use crate::observe::{Args, Kind, Place, Scratch};
+use crate::observe::{Args, Entry, Kind, Place, Scratch};
 use crate::swaps::trial::{Failure, Trial};
 use hotseam_abi::{StepCtx, layout};
 use hotseam_slots::{Bound, CallError, CellId, Generation, StepArgs, StepFn};
@@ -92,16 +92,16 @@ fn difference(place: &Place, new: &[u8], old: &[u8]) -> Option<f32> {
     let values = |bytes: &[u8]| -> Option<Vec<f32>> {
         let f32s = |b: &[u8]| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]);
         match place.kind {
-            Kind::F32 | Kind::Entry { layout: layout::KV_F32 | layout::KEY_F32 } => {
+            Kind::F32 | Kind::Entry(Entry { layout: layout::KV_F32 | layout::KEY_F32, .. }) => {
                 Some(bytes.chunks_exact(4).map(f32s).collect())
             }
-            Kind::Entry { layout: layout::KEY_BF16 } => Some(
+            Kind::Entry(Entry { layout: layout::KV_BF16 | layout::KEY_BF16, .. }) => Some(
                 bytes
                     .chunks_exact(2)
                     .map(|b| f32::from_bits(u32::from(u16::from_ne_bytes([b[0], b[1]])) << 16))
                     .collect(),
             ),
-            Kind::I32 | Kind::Entry { .. } => None,
+            Kind::I32 | Kind::Entry(_) => None,
         }
     };
     if let (Some(new), Some(old)) = (values(new), values(old)) {
@@ -143,7 +143,16 @@ mod tests {
     use super::*;
 
     fn place(kind: Kind, item_bytes: usize) -> Place {
-        Place { name: "out", kind, axis: "row", inner: Vec::new(), item_bytes, items: Vec::new() }
+        Place {
+            name: "out",
+            kind,
+            axis: "row",
+            inner: Vec::new(),
+            item_bytes,
+            items: Vec::new(),
+            apart_bytes: 0,
+            apart: Vec::new(),
+        }
     }
 
     fn bytes<const N: usize>(words: [[u8; 4]; N]) -> Vec<u8> {
@@ -171,7 +180,8 @@ mod tests {
 
     #[test]
     fn other_bytes_count_by_share() {
-        let fp8 = place(Kind::Entry { layout: layout::KEY_FP8_HADAMARD }, 4);
+        let layout = layout::KEY_FP8_HADAMARD;
+        let fp8 = place(Kind::Entry(Entry { layout, dim: 0, rope_dim: 0, data_bytes: 0, scale_bytes: 4 }), 4);
         assert_eq!(difference(&fp8, &[1, 2, 3, 4], &[1, 2, 3, 5]), Some(0.25));
     }
 }

@@ -54,7 +54,7 @@ pub fn bench(
     op: Option<TimedOp>,
     time: Duration,
 ) -> Result<Vec<Timing>, BenchError> {
-    let own = |g: &&Generation| g.instance.plugin().create(g.instance.options(), g.instance.info().dim);
+    let own = |g: &&Generation| g.instance.plugin().create(g.instance.options(), g.instance.shape());
     let instances = generations.iter().map(own).collect::<Result<Vec<_>, _>>()?;
     let names: Vec<String> = generations.iter().map(|g| g.spec.to_string()).collect();
     let subjects: Vec<_> = instances.iter().zip(&names).map(|(i, name)| subject(name, i)).collect();

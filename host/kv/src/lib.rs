@@ -9,6 +9,7 @@
 
 mod alloc;
 mod error;
+mod footprint;
 mod handoff;
 mod memory;
 mod plan;
@@ -18,6 +19,7 @@ mod store;
 mod writer;
 
 pub use error::KvError;
+pub use footprint::Footprint;
 pub use handoff::Transfer;
 pub use plan::{CompressPlan, Plan};
 pub use saved::Saved;

@@ -1,9 +1,10 @@
 //! The pools of all layers, and the life of a sequence in them.
 
 use crate::alloc::FreeList;
+use crate::footprint::entries_per_page;
 use crate::memory::Memory;
 use crate::{C4_RING, C128_RING, KvError, PAGE_TOKENS, SeqKv};
-use hotseam_abi::{PoolRef, TensorRef, component, device, dtype};
+use hotseam_abi::{PoolRef, TensorRef, component, device, dtype, layout};
 use hotseam_model::{LayerClass, ModelConfig};
 
 /// A layout of pool entries: its number in [`hotseam_abi::layout`] and the bytes of one entry.
@@ -11,8 +12,25 @@ use hotseam_model::{LayerClass, ModelConfig};
 pub struct Layout {
     /// Layout number.
     pub id: u32,
-    /// Bytes of one entry.
-    pub entry_bytes: u32,
+    /// Values of an entry.
+    pub dim: u32,
+    /// How many of them are roped.
+    pub rope_dim: u32,
+    /// Bytes of the data part of an entry.
+    pub data_bytes: u32,
+    /// Bytes of its scale part.
+    pub scale_bytes: u32,
+}
+
+impl Layout {
+    /// Bytes of a page: its entries, and the padding that the serving engines have ([`layout::KV_FP8_DS_MLA`]).
+    pub fn page_bytes(&self, entries_per_page: usize) -> usize {
+        let entries = entries_per_page * (self.data_bytes + self.scale_bytes) as usize;
+        match self.id {
+            layout::KV_FP8_DS_MLA => entries.next_multiple_of(self.data_bytes.max(1) as usize),
+            _ => entries,
+        }
+    }
 }
 
 /// Layouts of one layer, as the variants of its cells declare them.
@@ -46,18 +64,16 @@ pub(crate) struct Pool {
 
 impl Pool {
     fn new(layout: Layout, entries_per_page: usize, pages: usize) -> Self {
-        let bytes = layout.entry_bytes as usize * entries_per_page * pages;
+        let bytes = layout.page_bytes(entries_per_page) * pages;
         Self { layout, entries_per_page, pages, memory: Memory::zeroed(bytes) }
     }
 
     pub(crate) fn page_bytes(&self) -> usize {
-        self.layout.entry_bytes as usize * self.entries_per_page
+        self.layout.page_bytes(self.entries_per_page)
     }
 
     fn tensor(&self) -> TensorRef {
-        let (slots, width) =
-            ((self.entries_per_page * self.pages) as i64, i64::from(self.layout.entry_bytes));
-        matrix(self.memory.as_mut_ptr(), slots, width, dtype::U8)
+        matrix(self.memory.as_mut_ptr(), self.pages as i64, self.page_bytes() as i64, dtype::U8)
     }
 }
 
@@ -176,10 +192,8 @@ impl KvStore {
                 }
             };
             add(&mut layer.window, want.kv, PAGE_TOKENS, window_pages);
-            match layer.class {
-                LayerClass::Window => {}
-                LayerClass::Csa => add(&mut layer.entries, want.kv, PAGE_TOKENS / 4, pages),
-                LayerClass::Hca => add(&mut layer.entries, want.kv, PAGE_TOKENS / 128, pages),
+            if let Some(entries) = entries_per_page(layer.class) {
+                add(&mut layer.entries, want.kv, entries, pages);
             }
             if let Some(keys) = want.keys {
                 add(&mut layer.keys, keys, PAGE_TOKENS / 4, pages);
@@ -191,6 +205,16 @@ impl KvStore {
     /// Rises when pools were added: registered regions are then out of date.
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Window pages that no sequence holds.
+    pub fn free_window_pages(&self) -> usize {
+        self.window_pages.available()
+    }
+
+    /// Window pages in all.
+    pub fn total_window_pages(&self) -> usize {
+        self.window_pages.capacity()
     }
 
     /// Full pages that no sequence holds.
@@ -290,6 +314,10 @@ fn pool_ref(pools: &[Pool], layout: Layout, table: &[i32], table_width: usize) -
         bytes: pool.tensor(),
         layout: layout.id,
         entries_per_page: pool.entries_per_page as u32,
+        dim: layout.dim,
+        rope_dim: layout.rope_dim,
+        data_bytes: layout.data_bytes,
+        scale_bytes: layout.scale_bytes,
         table: table.as_ptr(),
         table_width: table_width as u32,
     }

@@ -9,6 +9,15 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// What the pool entries of a model are; zeros for seams without a pool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Values of an entry: `head_dim` for attention, `index_head_dim` for the indexer.
+    pub dim: u32,
+    /// How many of them are roped: `qk_rope_head_dim`.
+    pub rope_dim: u32,
+}
+
 /// A live instance. Dropping it calls the plugin's `destroy`; the code stays mapped.
 #[derive(Debug)]
 pub struct Instance {
@@ -37,7 +46,7 @@ unsafe impl Sync for Instance {}
 
 impl Instance {
     /// Makes an instance from canonical options, and asks it for its description.
-    pub(crate) fn create(plugin: Arc<Plugin>, options: Options, dim: u32) -> Result<Self, LoadError> {
+    pub(crate) fn create(plugin: Arc<Plugin>, options: Options, shape: Shape) -> Result<Self, LoadError> {
         let entry = plugin.entry();
         let json = serde_json::Value::Object(options.clone()).to_string();
         let failed = |plugin: &Plugin, stage, reason: String| LoadError::Create {
@@ -64,8 +73,10 @@ impl Instance {
             capabilities: 0,
             phases: 0,
             layout: 0,
-            dim,
-            entry_bytes: 0,
+            dim: shape.dim,
+            rope_dim: shape.rope_dim,
+            data_bytes: 0,
+            scale_bytes: 0,
         };
         let mut instance = Self { this, info, options, plugin, ended: Arc::default() };
         let mut described = Described { info, behind: BEHIND };
@@ -85,7 +96,7 @@ impl Instance {
             );
             return Err(failed(&instance.plugin, "info", reason));
         }
-        instance.info = InfoV1 { dim, ..described.info };
+        instance.info = InfoV1 { dim: info.dim, rope_dim: info.rope_dim, ..described.info };
         instance.check_info().map_err(|reason| failed(&instance.plugin, "info", reason))?;
         Ok(instance)
     }
@@ -112,17 +123,17 @@ impl Instance {
             let names: Vec<_> = layout::NAMES.iter().map(|(id, name)| format!("{id} ({name})")).collect();
             return Err(format!("layout: expected one of {}, found {}", names.join(", "), info.layout));
         }
-        let expected = entry_bytes(info.layout, info.dim);
-        if has_pool && info.entry_bytes != expected {
+        let (expected, found) = (parts(info.layout, self.shape()), [info.data_bytes, info.scale_bytes]);
+        if has_pool && found != expected {
             return Err(format!(
-                "entry_bytes: expected {expected} for an entry of this layout and dimension {}, found {}",
-                info.dim, info.entry_bytes
+                "data_bytes and scale_bytes: expected {} and {} for an entry of this layout and dimension {}, found {} and {}",
+                expected[0], expected[1], info.dim, found[0], found[1]
             ));
         }
-        if !has_pool && (info.layout != 0 || info.entry_bytes != 0) {
+        if !has_pool && (info.layout != 0 || found != [0; 2]) {
             return Err(format!(
-                "layout and entry_bytes: expected 0 for a seam without a pool, found {} and {}",
-                info.layout, info.entry_bytes
+                "layout, data_bytes and scale_bytes: expected 0 for a seam without a pool, found {}, {} and {}",
+                info.layout, found[0], found[1]
             ));
         }
         Ok(())
@@ -136,6 +147,11 @@ impl Instance {
     /// What the instance says of itself.
     pub fn info(&self) -> &InfoV1 {
         &self.info
+    }
+
+    /// The shape that it was made for.
+    pub fn shape(&self) -> Shape {
+        Shape { dim: self.info.dim, rope_dim: self.info.rope_dim }
     }
 
     /// Its options in their one form: all of them, sorted, defaults included.
@@ -154,12 +170,18 @@ impl Instance {
     }
 }
 
-/// Bytes of an entry of a layout that this host knows.
-fn entry_bytes(id: u32, dim: u32) -> u32 {
+/// Data and scale bytes of an entry of a layout that this host knows, as [`layout`] has them.
+fn parts(id: u32, shape: Shape) -> [u32; 2] {
+    let Shape { dim, rope_dim } = shape;
     match id {
-        layout::KEY_BF16 => 2 * dim,
-        layout::KEY_FP8_HADAMARD => dim + 4,
-        _ => 4 * dim,
+        layout::KV_BF16 | layout::KEY_BF16 => [2 * dim, 0],
+        layout::KV_FP8_DS_MLA => {
+            let nope = dim.saturating_sub(rope_dim);
+            [nope + 2 * rope_dim, nope.div_ceil(64).next_multiple_of(8)]
+        }
+        layout::KEY_FP8_HADAMARD => [dim, 4],
+        layout::KEY_FP4_HADAMARD => [dim / 2, dim / 32],
+        _ => [4 * dim, 0],
     }
 }
 

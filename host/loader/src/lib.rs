@@ -40,7 +40,7 @@ mod suggest;
 mod verify;
 
 pub use error::LoadError;
-pub use instance::Instance;
+pub use instance::{Instance, Shape};
 pub use loader::{Description, Loader, LoaderConfig};
 pub use manifest::{Cuda, Manifest, OptionKind, OptionSpec, Requires};
 pub use plugin::{Entry, Plugin};

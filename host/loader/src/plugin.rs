@@ -2,7 +2,7 @@
 
 use crate::Options;
 use crate::error::LoadError;
-use crate::instance::Instance;
+use crate::instance::{Instance, Shape};
 use crate::manifest::Manifest;
 use crate::open::Source;
 use crate::sidecar::Mirror;
@@ -118,13 +118,12 @@ impl Plugin {
         self.entry
     }
 
-    /// Makes an instance from `options`. `dim` is the dimension of its pool entries (`head_dim` for attention,
-    /// `index_head_dim` for the indexer, 0 for the other seams). May take long; not for the step loop.
+    /// Makes an instance from `options`, for pool entries of a shape. May take long; not for the step loop.
     ///
     /// # Errors
     /// [`LoadError::Option`] before any code of the plugin runs, [`LoadError::Create`] after.
-    pub fn create(self: &Arc<Self>, options: &Options, dim: u32) -> Result<Instance, LoadError> {
-        Instance::create(self.clone(), self.manifest.canonical(options)?, dim)
+    pub fn create(self: &Arc<Self>, options: &Options, shape: Shape) -> Result<Instance, LoadError> {
+        Instance::create(self.clone(), self.manifest.canonical(options)?, shape)
     }
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use common::{build, manifest, variant};
 use hotseam_abi::{OK, StepCtx, StoreArgs, seam};
-use hotseam_loader::{Entry, Loader, Options, file_name, host_services, take_error, variant_name};
+use hotseam_loader::{Entry, Loader, Options, Shape, file_name, host_services, take_error, variant_name};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -55,9 +55,9 @@ fn a_good_one_of_every_seam() {
         assert_eq!(plugin.seam(), number as u32);
         assert_eq!(plugin.kind(), Entry::C);
         assert_eq!(plugin.manifest().version, "1.2.3");
-        let instance = plugin.create(&Options::new(), 64).expect(name);
+        let instance = plugin.create(&Options::new(), Shape { dim: 64, rope_dim: 16 }).expect(name);
         let expected = [(1, 256), (16, 256), (0, 0), (0, 0), (0, 0)][number];
-        assert_eq!((instance.info().layout, instance.info().entry_bytes), expected);
+        assert_eq!((instance.info().layout, instance.info().data_bytes), expected);
     }
     assert_eq!(loader.opened().len(), 5);
 }
@@ -67,14 +67,17 @@ fn options_have_one_form() {
     let dir = tempfile::tempdir().expect("a directory");
     variant(dir.path(), "indexer/x", seam::INDEXER, &[]);
     let plugin = loader(dir.path()).open("indexer/x").expect("opened");
-    let default = plugin.create(&Options::new(), 32).expect("created");
-    let same = plugin.create(&options(r#"{"scale": 1, "keys": "f32"}"#), 32).expect("created");
+    let default = plugin.create(&Options::new(), Shape { dim: 32, rope_dim: 16 }).expect("created");
+    let same = plugin
+        .create(&options(r#"{"scale": 1, "keys": "f32"}"#), Shape { dim: 32, rope_dim: 16 })
+        .expect("created");
     let text = |o: &Options| serde_json::Value::Object(o.clone()).to_string();
     assert_eq!(text(default.options()), r#"{"destroyed":0,"fail":false,"keys":"f32","scale":1.0,"seen":0}"#);
     assert_eq!(text(same.options()), text(default.options()));
-    let other = plugin.create(&options(r#"{"keys": "bf16"}"#), 32).expect("created");
+    let other =
+        plugin.create(&options(r#"{"keys": "bf16"}"#), Shape { dim: 32, rope_dim: 16 }).expect("created");
     assert_ne!(text(other.options()), text(default.options()));
-    assert_eq!((other.info().layout, other.info().entry_bytes), (17, 64), "options reach the plugin");
+    assert_eq!((other.info().layout, other.info().data_bytes), (17, 64), "options reach the plugin");
     let changed = plugin.manifest().changed_options(other.options());
     assert_eq!(text(&changed), r#"{"keys":"bf16"}"#);
 }
@@ -89,7 +92,7 @@ fn instances_are_called_and_destroyed() {
         r#"{{"fail": true, "seen": {}, "destroyed": {}}}"#,
         &raw mut seen as usize, &raw mut destroyed as usize
     );
-    let instance = plugin.create(&options(&json), 64).expect("created");
+    let instance = plugin.create(&options(&json), Shape { dim: 64, rope_dim: 16 }).expect("created");
     let ctx = StepCtx {
         size: size_of::<StepCtx>() as u32,
         phase: 0,
@@ -125,8 +128,9 @@ fn a_replaced_file_is_new_code() {
     variant(dir.path(), "moe/x", seam::MOE, &["CAPABILITIES=4"]);
     let second = loader.open("moe/x").expect("opened");
     assert_ne!(first.sha256(), second.sha256());
-    let capabilities =
-        |p: &Arc<hotseam_loader::Plugin>| p.create(&Options::new(), 0).expect("created").info().capabilities;
+    let capabilities = |p: &Arc<hotseam_loader::Plugin>| {
+        p.create(&Options::new(), Shape::default()).expect("created").info().capabilities
+    };
     assert_eq!((capabilities(&first), capabilities(&second)), (0, 4), "both live side by side");
 }
 

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{build, manifest, manifest_with};
-use hotseam_loader::{LoadError, Loader, Options, Policy};
+use hotseam_loader::{LoadError, Loader, Options, Policy, Shape};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
@@ -45,7 +45,7 @@ fn create(defines: &[&str]) -> Result<(), LoadError> {
     let dir = dir();
     build(dir.path(), FILE, 0, &manifest(NAME), defines);
     let plugin = loader(dir.path()).open(NAME)?;
-    plugin.create(&Options::new(), 64).map(|_| ())
+    plugin.create(&Options::new(), Shape { dim: 64, rope_dim: 16 }).map(|_| ())
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn not_a_plugin() {
 
 #[test]
 fn contract_and_size() {
-    assert_refused(open(&manifest(NAME), &["CONTRACT=77"]), 207, &["expected 1", "found 77", "Rebuild"]);
+    assert_refused(open(&manifest(NAME), &["CONTRACT=77"]), 207, &["expected 2", "found 77", "Rebuild"]);
     assert_refused(open(&manifest(NAME), &["ENTRY_SIZE=24"]), 205, &["too short", "found 24"]);
     assert_refused(open(&manifest(NAME), &["DESTROY=0"]), 205, &["`destroy`", "null"]);
     assert_refused(open(&manifest(NAME), &["HOST_SERVICES=2"]), 209, &["host services 2", "at most 1"]);
@@ -284,15 +284,15 @@ fn probe_create_info() {
     assert_refused(create(&["PHASES=0"]), 303, &["phases"]);
     assert_refused(create(&["PHASES=64"]), 303, &["phases", "0b1000000"]);
     assert_refused(create(&["LAYOUT=99"]), 303, &["layout", "kv-f32", "found 99"]);
-    assert_refused(create(&["ENTRY_BYTES=0"]), 303, &["entry_bytes", "dimension 64"]);
-    assert_refused(create(&["ENTRY_BYTES=255"]), 303, &["entry_bytes", "expected 256", "found 255"]);
-    assert_refused(create(&["ENTRY_BYTES=0x10000000"]), 303, &["entry_bytes", "found 268435456"]);
+    assert_refused(create(&["ENTRY_BYTES=0"]), 303, &["data_bytes", "dimension 64"]);
+    assert_refused(create(&["ENTRY_BYTES=255"]), 303, &["data_bytes", "expected 256", "found 255"]);
+    assert_refused(create(&["ENTRY_BYTES=0x10000000"]), 303, &["data_bytes", "found 268435456"]);
     // A plugin that takes the description for a longer one, by what it says and by what it does.
-    assert_refused(create(&["INFO_SIZE=48"]), 303, &["info", "size: expected the 32 bytes", "found 48"]);
+    assert_refused(create(&["INFO_SIZE=48"]), 303, &["info", "size: expected the 40 bytes", "found 48"]);
     assert_refused(
         create(&["INFO_BEHIND=8"]),
         303,
-        &["size: expected the 32 bytes", "found writes behind them"],
+        &["size: expected the 40 bytes", "found writes behind them"],
     );
 }
 
@@ -303,7 +303,7 @@ fn options() {
     let plugin = loader(dir.path()).open(NAME).expect("opened");
     let refuse = |json: &str, words: &[&str]| {
         let options: Options = serde_json::from_str(json).expect("JSON");
-        assert_refused(plugin.create(&options, 64), 107, words);
+        assert_refused(plugin.create(&options, Shape { dim: 64, rope_dim: 16 }), 107, words);
     };
     refuse(r#"{"keyz": "f32"}"#, &["`keyz`", "unknown option", "Did you mean `keys`?"]);
     refuse(r#"{"keys": "bf61"}"#, &["`keys`", "f32, bf16", "bf61", "Did you mean `bf16`?"]);

@@ -2,7 +2,7 @@
 
 use abi_stable::library::AbiHeader;
 use hotseam_abi::{ERR_PANIC, MhcPostArgs, StepCtx, phase};
-use hotseam_loader::{Entry, LoadError, Loader, Options, host_services, take_error};
+use hotseam_loader::{Entry, LoadError, Loader, Options, Shape, host_services, take_error};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ fn a_rust_plugin_is_taken_by_its_root_module() {
 #[test]
 fn a_panic_is_an_error_of_the_call() {
     let plugin = open("rust_plugin").expect("accepted");
-    let instance = plugin.create(&Options::new(), 0).expect("created");
+    let instance = plugin.create(&Options::new(), Shape::default()).expect("created");
     let ctx = StepCtx {
         size: size_of::<StepCtx>() as u32,
         phase: phase::DECODE,

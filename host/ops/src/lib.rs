@@ -5,8 +5,8 @@
 //!
 //! - **Batch invariance.** A result does not depend on how many rows, heads or keys are computed together, on
 //!   how the work is tiled, or on how many threads take part. Every sum has one fixed order, see [`lanes`].
-//! - **One arithmetic.** The AVX2 path and the portable path execute the same operations in the same order,
-//!   because both are compiled from the same generic kernels.
+//! - **One arithmetic.** The AVX-512, AVX2 and portable paths execute the same operations in the same order, because
+//!   all are compiled from the same generic kernels. Packed weights give the bits of their f32 form.
 //!
 //! Shapes are row-major and lengths are checked on entry: a caller that passes a slice of the wrong length has
 //! a bug, and the function panics with a message that names the argument and both lengths.
@@ -23,10 +23,13 @@ mod isa;
 pub mod lanes;
 mod linear;
 mod norm;
+#[cfg(target_os = "linux")]
+mod numa;
 mod parallel;
 mod pool;
 mod rope;
 mod vector;
+pub mod widen;
 
 #[cfg(test)]
 mod testing;

@@ -4,6 +4,9 @@
 //! joins by raising that number while the bit is set, so the caller waits only for workers that really joined,
 //! never for one that is still asleep. Pieces are handed out by an atomic counter. Idle workers watch `state`
 //! for [`SPIN`], then sleep. `run` allocates nothing.
+//!
+//! On a machine with several NUMA nodes each worker stays on one processor, and neighbours are on different nodes:
+//! memory is read through all controllers, and a worker finds again in its cache what it left there.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -240,11 +243,22 @@ impl Pool {
             done: Condvar::new(),
             stop: AtomicBool::new(false),
         });
+        #[cfg(target_os = "linux")]
+        let places = crate::numa::places();
         let workers = (1..threads)
             .map_while(|index| {
                 let shared = Arc::clone(&shared);
                 let name = format!("hotseam-ops-{index}");
-                std::thread::Builder::new().name(name).spawn(move || shared.serve()).ok()
+                #[cfg(target_os = "linux")]
+                let place = places.get(index % places.len().max(1)).copied();
+                let body = move || {
+                    #[cfg(target_os = "linux")]
+                    if let Some(place) = place {
+                        crate::numa::stay_on(place);
+                    }
+                    shared.serve();
+                };
+                std::thread::Builder::new().name(name).spawn(body).ok()
             })
             .collect();
         Self { shared, workers }

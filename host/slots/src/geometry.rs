@@ -3,6 +3,7 @@
 use crate::LayerClass;
 use crate::cell::{Cell, CellId, Class};
 use crate::seam::{Op, Phase, Seam, Topology};
+use hotseam_loader::Shape;
 use hotseam_model::ModelConfig;
 
 /// What decides which cells there are, and the dimensions of pool entries.
@@ -16,6 +17,8 @@ pub struct Geometry {
     pub head_dim: u32,
     /// Dimension of index keys.
     pub index_head_dim: u32,
+    /// Roped values of both.
+    pub rope_dim: u32,
     /// Placement of prefill and decode; `kv_transport` has a cell only when paired.
     pub topology: Topology,
 }
@@ -29,6 +32,7 @@ impl Geometry {
             hash: layers.map(|l| config.is_hash(l)).collect(),
             head_dim: config.head_dim as u32,
             index_head_dim: config.index_head_dim as u32,
+            rope_dim: config.qk_rope_head_dim as u32,
             topology,
         }
     }
@@ -38,13 +42,14 @@ impl Geometry {
         self.classes.len()
     }
 
-    /// Dimension of the pool entries of a seam; 0 for seams without a pool.
-    pub fn dim(&self, seam: Seam) -> u32 {
-        match seam {
+    /// Shape of the pool entries of a seam; zeros for seams without a pool.
+    pub fn shape(&self, seam: Seam) -> Shape {
+        let dim = match seam {
             Seam::Attention => self.head_dim,
             Seam::Indexer => self.index_head_dim,
-            Seam::Moe | Seam::Mhc | Seam::KvTransport => 0,
-        }
+            Seam::Moe | Seam::Mhc | Seam::KvTransport => return Shape::default(),
+        };
+        Shape { dim, rope_dim: self.rope_dim }
     }
 
     /// Whether a layer of class `class` has the op.

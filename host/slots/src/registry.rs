@@ -90,7 +90,7 @@ impl Registry {
         }
 
         // Not under the lock: creating may take long, and only equal work could be done twice.
-        let instance = plugin.create(&options, self.geometry.dim(seam))?;
+        let instance = plugin.create(&options, self.geometry.shape(seam))?;
         let generation = Arc::new(Generation {
             id: self.next_id.fetch_add(1, Ordering::Relaxed),
             spec: VariantSpec::new(spec.name.clone(), plugin.manifest().changed_options(&options)),

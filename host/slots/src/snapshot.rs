@@ -12,6 +12,7 @@ use crate::geometry::Geometry;
 use crate::receipt::CellView;
 use crate::seam::{Op, Phase, Seam, Topology};
 use hotseam_abi::{AttentionV1, IndexerV1, KvTransportV1, MhcV1, MoeV1, layout};
+use hotseam_loader::Shape;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
@@ -69,15 +70,19 @@ pub struct TransportCell {
 pub struct Layout {
     /// One of [`hotseam_abi::layout`].
     pub id: u32,
-    /// Bytes of one entry.
-    pub entry_bytes: u32,
+    /// What an entry is.
+    pub shape: Shape,
+    /// Bytes of the data part of an entry.
+    pub data_bytes: u32,
+    /// Bytes of its scale part.
+    pub scale_bytes: u32,
 }
 
 impl Layout {
     /// Layout of the entries that a generation writes and reads.
     pub fn of(generation: &Generation) -> Self {
-        let info = generation.instance.info();
-        Self { id: info.layout, entry_bytes: info.entry_bytes }
+        let (info, shape) = (generation.instance.info(), generation.instance.shape());
+        Self { id: info.layout, shape, data_bytes: info.data_bytes, scale_bytes: info.scale_bytes }
     }
 
     /// Name of the layout.
@@ -88,7 +93,7 @@ impl Layout {
 
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({} bytes an entry)", self.name(), self.entry_bytes)
+        write!(f, "{} ({} bytes an entry)", self.name(), self.data_bytes + self.scale_bytes)
     }
 }
 

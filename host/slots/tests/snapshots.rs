@@ -82,7 +82,7 @@ fn a_snapshot_binds_every_cell() {
     assert!(layer.compress.is_some() && layer.index_compress.is_none() && layer.select.is_none());
     assert!(live.layer(Phase::Prefill, 0).compress.is_none());
     assert_eq!(live.kv_layout(0).to_string(), "kv-f32 (256 bytes an entry)");
-    assert_eq!(live.key_layout(1).map(|l| (l.id, l.entry_bytes)), Some((16, 128)));
+    assert_eq!(live.key_layout(1).map(|l| (l.id, l.data_bytes)), Some((16, 128)));
     assert_eq!(live.key_layout(2), None);
     assert_eq!(live.name(), "live");
     assert!(slots.snapshot("dead").is_none());

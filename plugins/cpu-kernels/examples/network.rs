@@ -37,7 +37,7 @@ fn main() {
         vocab: 4096,
         ratios: vec![0, 0, 4, 128, 4, 128, 4, 0],
     };
-    let mut network = Network::new(shape, PROMPT + DECODE, layout::KEY_F32);
+    let mut network = Network::new(shape, PROMPT + DECODE, layout::KV_F32, layout::KEY_F32);
     let tokens: Vec<i32> = (0..PROMPT + DECODE).map(|i| (i * 7919 % 4096) as i32).collect();
     println!("{} threads", pool.threads());
     let mut best: Vec<(&str, Duration)> = Vec::new();

@@ -1,6 +1,5 @@
 //! `attention.compress` and `indexer.compress`: one function, because only dimension and layout differ.
 
-use crate::attention::{check_entries, write};
 use crate::scratch;
 use hotseam_sdk::ops::{Parallel, exp_in_place, rms_norm, rope};
 use hotseam_sdk::views::{Compress, Source};
@@ -17,10 +16,8 @@ const GRAIN_ROWS: usize = 128;
 /// zero that is added. An entry whose sources are all absent is NaN, as the softmax of nothing is.
 ///
 /// # Errors
-/// If the pool's entries are too short for its layout, the layout is unknown, or an entry has no position; nothing is
-/// written then.
+/// If an entry has no position; nothing is written then.
 pub fn compress(par: &dyn Parallel, a: &mut Compress<'_>) -> Result<()> {
-    check_entries(&a.pool, a.dim, "pool")?;
     if let Some(entry) = a.entry_positions.iter().position(|position| *position < 0) {
         let position = a.entry_positions[entry];
         return Err(Error::argument(format!("entry_positions[{entry}] is {position}, expected 0 or more")));
@@ -31,10 +28,10 @@ pub fn compress(par: &dyn Parallel, a: &mut Compress<'_>) -> Result<()> {
 }
 
 fn write_entries(par: &dyn Parallel, a: &mut Compress<'_>) {
-    let (layout, bytes, dim, width) = (a.pool.layout, a.pool.entry_bytes, a.dim, a.width());
-    let pool_bytes = std::mem::take(&mut a.pool.bytes);
+    let (dim, width) = (a.dim, a.width());
+    let mut pool = a.pool.take();
     {
-        let pool = SharedMut::new(&mut *pool_bytes);
+        let pool = pool.shared();
         let view = &*a;
         par.run(a.n_entries(), (GRAIN_TOKENS / width).max(1), &|entries| {
             let (mut pooled, mut entry) = (scratch::lease::<f32>(dim), scratch::lease::<f32>(dim));
@@ -44,13 +41,12 @@ fn write_entries(par: &dyn Parallel, a: &mut Compress<'_>) {
                 rms_norm(&pooled, Some(view.norm_weight), view.norm_eps, &mut entry);
                 let (cos, sin) = view.rope.row(view.entry_positions[e] as usize);
                 rope(&mut entry, cos, sin, false);
-                let slot = view.out_slots[e] as usize;
                 // SAFETY: slots are distinct by the contract.
-                write(layout, &mut entry, unsafe { pool.slice(slot * bytes..(slot + 1) * bytes) });
+                unsafe { pool.encode(view.out_slots[e] as usize, &mut entry) };
             }
         });
     }
-    a.pool.bytes = pool_bytes;
+    a.pool = pool;
 }
 
 /// `out = sum over sources of softmax(score) * kv`, per channel. `scores` has room for `[width, dim]`.

@@ -32,7 +32,8 @@ static GLOBAL: Counting = Counting;
 #[test]
 fn warm_kernels_allocate_nothing() {
     let tokens: Vec<i32> = (0..400).map(|i| i * 31 % 64).collect();
-    let mut network = Network::new(small::shape(), tokens.len(), layout::KEY_FP8_HADAMARD);
+    let (kv, keys) = (layout::KV_FP8_DS_MLA, layout::KEY_FP4_HADAMARD);
+    let mut network = Network::new(small::shape(), tokens.len(), kv, keys);
     let pass = |network: &mut Network| {
         network.run(&Serial, 0, &tokens[..300]);
         network.run(&Serial, 300, &tokens[300..360]);

@@ -5,6 +5,7 @@ use hotseam_cpu_kernels::{attention, compress, indexer, mhc, moe};
 use hotseam_sdk::abi::{
     AttentionV1, HostServicesV1, IndexerV1, InfoV1, MhcV1, MoeV1, ParallelBody, Text, layout, seam,
 };
+use hotseam_sdk::layouts::{Parts, Shape};
 use hotseam_sdk::ops::{Parallel, Pool};
 use hotseam_sdk::{
     Attention, Ctx, Host, Indexer, Mhc, Moe, NoOptions, Plugin, Result, layouts, shims, views,
@@ -122,8 +123,8 @@ fn host() -> *const HostServicesV1 {
 /// Checks the kernels of a seam on entries of a layout.
 fn conforms(seam: u32, layout: u32, dim: u32) {
     let mut this = Stock;
-    let entry_bytes =
-        if layout == 0 { 0 } else { layouts::entry_bytes(layout, dim as usize).unwrap() as u32 };
+    let shape = Shape { dim: dim as usize, rope_dim: 16 };
+    let parts = if layout == 0 { Parts::default() } else { layouts::parts(layout, shape).unwrap() };
     let subject = Subject {
         variant: "cpu-kernels",
         seam,
@@ -139,7 +140,9 @@ fn conforms(seam: u32, layout: u32, dim: u32) {
             phases: 0b111,
             layout,
             dim,
-            entry_bytes,
+            rope_dim: 16,
+            data_bytes: parts.data as u32,
+            scale_bytes: parts.scale as u32,
         },
         host: host(),
         take_error: || ERROR.take(),
@@ -165,6 +168,16 @@ fn attention_conforms() {
 }
 
 #[test]
+fn attention_with_bf16_entries_conforms() {
+    conforms(seam::ATTENTION, layout::KV_BF16, 64);
+}
+
+#[test]
+fn attention_with_fp8_entries_conforms() {
+    conforms(seam::ATTENTION, layout::KV_FP8_DS_MLA, 64);
+}
+
+#[test]
 fn indexer_with_f32_keys_conforms() {
     conforms(seam::INDEXER, layout::KEY_F32, 32);
 }
@@ -177,6 +190,11 @@ fn indexer_with_bf16_keys_conforms() {
 #[test]
 fn indexer_with_fp8_keys_conforms() {
     conforms(seam::INDEXER, layout::KEY_FP8_HADAMARD, 32);
+}
+
+#[test]
+fn indexer_with_fp4_keys_conforms() {
+    conforms(seam::INDEXER, layout::KEY_FP4_HADAMARD, 32);
 }
 
 #[test]

@@ -11,9 +11,9 @@ use network::Network;
 const TOKENS: usize = 300;
 
 /// Residual streams of all tokens, run in chunks of these lengths; the last length repeats.
-fn run(par: &dyn Parallel, keys: u32, chunks: &[usize]) -> Vec<u32> {
+fn run(par: &dyn Parallel, kv: u32, keys: u32, chunks: &[usize]) -> Vec<u32> {
     let tokens: Vec<i32> = (0..TOKENS).map(|i| (i * i * 31 % 64) as i32).collect();
-    let mut network = Network::new(small::shape(), TOKENS, keys);
+    let mut network = Network::new(small::shape(), TOKENS, kv, keys);
     let (mut begin, mut out) = (0, Vec::new());
     let lengths = chunks.iter().chain(chunks.last().into_iter().cycle());
     for length in lengths {
@@ -28,28 +28,33 @@ fn run(par: &dyn Parallel, keys: u32, chunks: &[usize]) -> Vec<u32> {
     out
 }
 
-fn check(keys: u32) {
-    let whole = run(&Serial, keys, &[TOKENS]);
+fn check(kv: u32, keys: u32) {
+    let whole = run(&Serial, kv, keys, &[TOKENS]);
     let (two, five) = (Pool::new(2), Pool::new(5));
     let pools: [(&dyn Parallel, &str); 3] = [(&Serial, "serial"), (&two, "2 threads"), (&five, "5 threads")];
     for (par, threads) in pools {
         for chunks in [&[TOKENS][..], &[1], &[3, 1, 5, 128, 2], &[64], &[150, 1]] {
-            assert!(run(par, keys, chunks) == whole, "{threads}, chunks {chunks:?}");
+            assert!(run(par, kv, keys, chunks) == whole, "{threads}, chunks {chunks:?}");
         }
     }
 }
 
 #[test]
-fn f32_keys() {
-    check(layout::KEY_F32);
+fn f32_entries_and_keys() {
+    check(layout::KV_F32, layout::KEY_F32);
 }
 
 #[test]
-fn bf16_keys() {
-    check(layout::KEY_BF16);
+fn bf16_entries_and_keys() {
+    check(layout::KV_BF16, layout::KEY_BF16);
 }
 
 #[test]
-fn fp8_keys() {
-    check(layout::KEY_FP8_HADAMARD);
+fn fp8_entries_and_keys() {
+    check(layout::KV_FP8_DS_MLA, layout::KEY_FP8_HADAMARD);
+}
+
+#[test]
+fn fp8_entries_and_fp4_keys() {
+    check(layout::KV_FP8_DS_MLA, layout::KEY_FP4_HADAMARD);
 }

@@ -10,6 +10,7 @@ use crate::report::Coordinate;
 use crate::runner::{Case, Runner};
 use crate::{Op, Subject, truth};
 use hotseam_abi::{CompressArgs, StepCtx, layer_class};
+use hotseam_sdk::layouts::Shape;
 use hotseam_sdk::{Result, views};
 
 #[derive(Clone)]
@@ -62,8 +63,11 @@ pub(super) fn run(runner: &mut Runner<'_>, mut g: Gen, op: Op) {
         if i == 0 && g.full() {
             batches.push((g.empty(), Special::None));
         }
-        for (rows, special) in batches {
-            match Compress::new(&mut g, op, rows, *ratio, *dim, *half, special) {
+        for (j, (rows, special)) in batches.into_iter().enumerate() {
+            let shape = Shape { dim: *dim, rope_dim: 2 * half };
+            // The pages of the engine, and others.
+            let per_page = [256 / ratio, 8][j % 2];
+            match Compress::new(&mut g, op, rows, *ratio, shape, per_page, special) {
                 Ok(case) => runner.run(case),
                 Err(e) => return runner.fail(op, "layout", e.message),
             }
@@ -77,11 +81,11 @@ impl Compress {
         op: Op,
         rows: Rows,
         ratio: usize,
-        dim: usize,
-        half: usize,
+        shape: Shape,
+        entries_per_page: usize,
         special: Special,
     ) -> Result<Self> {
-        let overlap = ratio == 4;
+        let (overlap, dim) = (ratio == 4, shape.dim);
         let (channels, keep) = (dim * (1 + overlap as usize), ratio * (1 + overlap as usize));
         // State rows: those read hold the tokens before each sequence's first row, those written are others.
         let read = |position: usize| position.min(keep);
@@ -113,7 +117,9 @@ impl Compress {
             }
         }
         let n = entry_positions.len();
-        let slots: Vec<i32> = g.rng.permutation(n + 7).into_iter().take(n).map(|s| s as i32).collect();
+        let pool = WritePool::new(g.layout, shape, entries_per_page, n + 7)?;
+        let mut slots = pool.some_slots(&mut g.rng);
+        slots.truncate(n);
         let mut kv = g.by_row("kv", &rows, channels, 1.0);
         let gate =
             g.by_row("gate", &rows, channels, if special == Special::LargeGates { 100.0 } else { 1.5 });
@@ -134,23 +140,23 @@ impl Compress {
             gate,
             ape: Buffer::f32s("ape", g.rng.normals(ratio * channels, 0.7)),
             norm_weight: g.norm_weight(dim),
-            tables: g.tables(half),
+            tables: g.tables(shape.rope_dim / 2),
             sources: Buffer::i32s("sources", sources),
             entry_positions: Buffer::i32s("entry_positions", entry_positions),
             out_slots: Buffer::i32s("out_slots", slots),
             state_dst: Buffer::i32s("state_dst", state_dst).by_row(1),
             state,
-            pool: WritePool::new(g.layout, dim, n + 7)?,
+            pool,
             rows,
         })
     }
 
     fn channels(&self) -> usize {
-        self.pool.dim * (1 + self.overlap as usize)
+        self.pool.form.shape.dim * (1 + self.overlap as usize)
     }
 
     fn args(&mut self) -> CompressArgs {
-        let (n, dim, channels) = (self.rows.len(), self.pool.dim, self.channels());
+        let (n, dim, channels) = (self.rows.len(), self.pool.form.shape.dim, self.channels());
         let state_rows = self.state.words().len() / (2 * channels);
         CompressArgs {
             size: size_of::<CompressArgs>() as u32,
@@ -185,7 +191,7 @@ impl Case for Compress {
             "{}, ratio {}, dim {}, {n} entries{}",
             self.rows.title(),
             self.ratio,
-            self.pool.dim,
+            self.pool.form.shape.dim,
             self.note
         )
     }

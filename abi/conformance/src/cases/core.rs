@@ -10,6 +10,7 @@ use crate::runner::{Case, Runner};
 use crate::truth::numbers::{bf16_to_f32, f32_to_bf16};
 use crate::{Op, Subject, truth};
 use hotseam_abi::{CoreArgs, PoolRef, StepCtx, TensorRef, capability, layer_class, phase};
+use hotseam_sdk::layouts::Shape;
 use hotseam_sdk::ops::Serial;
 use hotseam_sdk::{Result, views};
 
@@ -113,7 +114,7 @@ impl Core {
         entries_per_page: usize,
         kind: Kind,
     ) -> Result<Self> {
-        let width = heads * dim;
+        let (width, shape) = (heads * dim, Shape { dim, rope_dim: 2 * half });
         let value = |rng: &mut Random, _, _| {
             let mut entry = rng.normals(dim, 1.0);
             kind.coarsen(&mut entry);
@@ -121,13 +122,13 @@ impl Core {
         };
         let window: Vec<_> =
             rows.spans.iter().map(|s| (s.position + 1).saturating_sub(WINDOW)..s.end()).collect();
-        let swa = ReadPool::new(&mut g.rng, g.layout, dim, entries_per_page, &window, value)?;
+        let swa = ReadPool::new(&mut g.rng, g.layout, shape, entries_per_page, &window, value)?;
         let entries = match kind.ratio {
             0 => None,
             ratio => {
                 let live: Vec<_> = rows.spans.iter().map(|s| 0..s.end() / ratio).collect();
                 let per_page = if ratio == 4 { 16 } else { 2 };
-                Some(ReadPool::new(&mut g.rng, g.layout, dim, per_page, &live, value)?)
+                Some(ReadPool::new(&mut g.rng, g.layout, shape, per_page, &live, value)?)
             }
         };
         let ids = kind.selected.then(|| {
@@ -172,6 +173,10 @@ impl Core {
             bytes: TensorRef::NONE,
             layout: 0,
             entries_per_page: 0,
+            dim: 0,
+            rope_dim: 0,
+            data_bytes: 0,
+            scale_bytes: 0,
             table: std::ptr::null(),
             table_width: 0,
         };

@@ -10,6 +10,7 @@ use crate::runner::{Case, Runner};
 use crate::{Op, Subject, truth};
 use hotseam_abi::weight_format::{BF16, F32, FP8_BLOCK, MXFP4, NVFP4};
 use hotseam_abi::{SelectArgs, StepCtx, layer_class};
+use hotseam_sdk::layouts::Shape;
 use hotseam_sdk::ops::Serial;
 use hotseam_sdk::{Result, views};
 
@@ -92,13 +93,13 @@ pub(super) fn run(runner: &mut Runner<'_>, mut g: Gen) {
 impl Select {
     fn new(g: &mut Gen, rows: Rows, [heads, dim, half]: [usize; 3], kind: Kind) -> Result<Self> {
         let live: Vec<_> = rows.spans.iter().map(|s| 0..s.end() / RATIO).collect();
-        let same = g.rng.normals(dim, 1.0);
+        let (same, shape) = (g.rng.normals(dim, 1.0), Shape { dim, rope_dim: 2 * half });
         let mut keys =
-            ReadPool::new(&mut g.rng, g.layout, dim, kind.entries_per_page, &live, |rng, _, _| {
-                match kind.special {
-                    Special::Ties => same.clone(),
-                    _ => rng.normals(dim, 1.0),
-                }
+            ReadPool::new(&mut g.rng, g.layout, shape, kind.entries_per_page, &live, |rng, _, _| match kind
+                .special
+            {
+                Special::Ties => same.clone(),
+                _ => rng.normals(dim, 1.0),
             })?;
         let mut x = g.by_row("x", &rows, HIDDEN, 1.0);
         let mut weights_proj = g.matrix("weights_proj", heads, HIDDEN, if kind.format == F32 { F32 } else { BF16 });

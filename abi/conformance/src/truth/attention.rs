@@ -17,8 +17,8 @@ pub fn store(mut a: views::Store<'_>) -> Result<()> {
         rms_norm(&a.kv[row * a.dim..(row + 1) * a.dim], a.norm_weight, a.norm_eps, &mut entry);
         let (cos, sin) = a.rope.row(position as usize);
         rope(&mut entry, cos, sin, false);
-        let layout = a.pool.layout;
-        layout::encode(layout, &entry, a.pool.entry_mut(slot as usize))?;
+        let form = a.pool.form;
+        layout::encode(form.layout, form.shape.rope_dim, &entry, a.pool.entry_mut(slot as usize))?;
     }
     Ok(())
 }
@@ -26,8 +26,8 @@ pub fn store(mut a: views::Store<'_>) -> Result<()> {
 /// `attention.core`; see [`hotseam_abi::CoreArgs`]. The inverse rope is left to the caller ([`inverse_rope`]).
 pub fn core(par: &dyn Parallel, mut a: views::Core<'_>) -> Result<()> {
     // Refuses an unknown layout before the rows, whose loop cannot fail any more.
-    layout::entry_bytes(a.swa.layout, a.dim)?;
-    a.entries.map(|pool| layout::entry_bytes(pool.layout, a.dim)).transpose()?;
+    layout::parts(a.swa.form.layout, a.swa.form.shape)?;
+    a.entries.map(|pool| layout::parts(pool.form.layout, pool.form.shape)).transpose()?;
     let width = a.heads * a.dim;
     let out = std::mem::take(&mut a.out);
     let out = SharedMut::new(out);
@@ -69,8 +69,8 @@ fn core_row(a: &views::Core<'_>, row: usize, out: &mut [f32]) {
 
 /// Attention mass of one row, averaged over heads; see [`crate::reference::attention_mass`].
 pub fn mass(a: &views::Core<'_>, row: usize, ids: Option<&[usize]>) -> Result<Mass> {
-    layout::entry_bytes(a.swa.layout, a.dim)?;
-    a.entries.map(|pool| layout::entry_bytes(pool.layout, a.dim)).transpose()?;
+    layout::parts(a.swa.form.layout, a.swa.form.shape)?;
+    a.entries.map(|pool| layout::parts(pool.form.layout, pool.form.shape)).transpose()?;
     if row >= a.rows.len() || a.rows.positions[row] < 0 {
         return Ok(Mass::default());
     }
@@ -83,7 +83,7 @@ pub fn mass(a: &views::Core<'_>, row: usize, ids: Option<&[usize]>) -> Result<Ma
     let seq = a.rows.seq(row);
     let mut key = vec![0f32; a.dim];
     let mut logits = |pool: &views::Pool<'_>, entry: usize| -> Vec<f64> {
-        layout::decode(pool.layout, pool.entry(pool.slot(seq, entry)), &mut key).expect("layout was checked");
+        read(pool, seq, entry, &mut key);
         let heads = a.q[row * a.heads * a.dim..][..a.heads * a.dim].chunks_exact(a.dim);
         heads.map(|q| dot(q, &key) * f64::from(a.scale)).collect()
     };
@@ -112,6 +112,12 @@ pub fn mass(a: &views::Core<'_>, row: usize, ids: Option<&[usize]>) -> Result<Ma
     })
 }
 
+/// Decodes an entry of a pool whose layout was checked.
+fn read(pool: &views::Pool<'_>, seq: usize, entry: usize, values: &mut [f32]) {
+    let (form, bytes) = (pool.form, pool.entry(pool.slot(seq, entry)));
+    layout::decode(form.layout, form.shape.rope_dim, bytes, values).expect("layout was checked");
+}
+
 /// The keys a row attends, decoded: its window, then its compressed entries.
 fn keys_of(a: &views::Core<'_>, row: usize) -> Vec<f32> {
     let seq = a.rows.seq(row);
@@ -119,8 +125,7 @@ fn keys_of(a: &views::Core<'_>, row: usize) -> Vec<f32> {
     let mut push = |pool: &views::Pool<'_>, entry: usize| {
         let from = keys.len();
         keys.resize(from + a.dim, 0.0);
-        layout::decode(pool.layout, pool.entry(pool.slot(seq, entry)), &mut keys[from..])
-            .expect("layout was checked");
+        read(pool, seq, entry, &mut keys[from..]);
     };
     a.window_of(row).for_each(|position| push(&a.swa, position));
     if let Some(pool) = &a.entries {

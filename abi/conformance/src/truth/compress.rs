@@ -14,8 +14,8 @@ pub fn compress(mut a: Compress<'_>) -> Result<()> {
         rms_norm(&pooled, a.norm_weight, a.norm_eps, &mut entry);
         let (cos, sin) = a.rope.row(a.entry_positions[e] as usize);
         rope(&mut entry, cos, sin, false);
-        let (layout, slot) = (a.pool.layout, a.out_slots[e] as usize);
-        layout::encode(layout, &entry, a.pool.entry_mut(slot))?;
+        let (form, slot) = (a.pool.form, a.out_slots[e] as usize);
+        layout::encode(form.layout, form.shape.rope_dim, &entry, a.pool.entry_mut(slot))?;
     }
     for row in 0..a.rows.len() {
         if a.state_dst[row] < 0 {

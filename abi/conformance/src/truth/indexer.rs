@@ -58,7 +58,7 @@ fn ranked(scores: &[f32], topk: usize) -> Vec<usize> {
 }
 
 fn for_each_row(par: &dyn Parallel, a: &Select<'_>, f: &(dyn Fn(usize, &[f32]) + Sync)) -> Result<()> {
-    layout::entry_bytes(a.keys.layout, a.dim)?;
+    layout::parts(a.keys.form.layout, a.keys.form.shape)?;
     let (wq_b, weights_proj) = (widen(&a.wq_b), widen(&a.weights_proj));
     par.run(a.rows.len(), 1, &|rows| {
         for row in rows {
@@ -78,7 +78,7 @@ fn row_scores(a: &Select<'_>, row: usize, wq_b: &[f32], weights_proj: &[f32]) ->
     let (cos, sin) = a.rope.row(a.rows.positions[row] as usize);
     for head in q.chunks_exact_mut(a.dim) {
         rope(head, cos, sin, false);
-        layout::query(a.keys.layout, head);
+        layout::query(a.keys.form.layout, head);
     }
     let factor = ((a.dim * a.heads) as f64).powf(-0.5);
     let weights: Vec<f64> = weights_proj.chunks_exact(hidden).map(|w| dot(w, x) * factor).collect();
@@ -87,7 +87,8 @@ fn row_scores(a: &Select<'_>, row: usize, wq_b: &[f32], weights_proj: &[f32]) ->
     let mut key = vec![0f32; a.dim];
     let score_of = |entry| {
         let bytes = a.keys.entry(a.keys.slot(seq, entry));
-        layout::decode(a.keys.layout, bytes, &mut key).expect("layout was checked");
+        let form = a.keys.form;
+        layout::decode(form.layout, form.shape.rope_dim, bytes, &mut key).expect("layout was checked");
         let heads = q.chunks_exact(a.dim).zip(&weights);
         heads.map(|(q, w)| w * relu(dot(q, &key))).sum::<f64>() as f32
     };

@@ -46,17 +46,40 @@ pub fn f32_to_e4m3(value: f32) -> u8 {
     sign | ((((exponent + 6) as u8) << 3) + steps)
 }
 
-/// Hadamard rotation in the natural (Sylvester) order times `len^-1/2`; its own inverse.
+/// Value of an e2m1 code, 0 to 15: 2 exponent bits with bias 1, 1 mantissa bit, no infinity and no NaN.
+pub fn e2m1_to_f32(code: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(code >> 1 & 3), f32::from(code & 1));
+    let magnitude = match exponent {
+        0 => mantissa / 2.0,
+        _ => 2f32.powi(exponent - 1) * (1.0 + mantissa / 2.0),
+    };
+    if code & 8 == 0 { magnitude } else { -magnitude }
+}
+
+/// Nearest e2m1, ties to the even code, magnitudes above 6 become 6; what a NaN becomes is unspecified.
+pub fn f32_to_e2m1(value: f32) -> u8 {
+    let size = value.abs().min(6.0);
+    let mut best = 0u8;
+    for code in 1..8 {
+        let (a, b) = ((e2m1_to_f32(code) - size).abs(), (e2m1_to_f32(best) - size).abs());
+        if a < b || (a == b && code % 2 == 0) {
+            best = code;
+        }
+    }
+    best | if value.is_sign_negative() { 8 } else { 0 }
+}
+
+/// Hadamard rotation in the natural (Sylvester) order times `len^-1/2`; its own inverse. In f32, with the butterflies in
+/// rising order, as the kernels of the serving engines have it: what is quantised after it then agrees in every bit.
 ///
 /// # Panics
 /// If the length is not a power of two.
 pub fn hadamard(values: &mut [f32]) {
     let n = values.len();
     assert!(n.is_power_of_two(), "a Hadamard rotation needs a power of two, not {n}");
-    let mut wide: Vec<f64> = values.iter().map(|v| f64::from(*v)).collect();
     let mut half = 1;
     while half < n {
-        for block in wide.chunks_exact_mut(2 * half) {
+        for block in values.chunks_exact_mut(2 * half) {
             let (low, high) = block.split_at_mut(half);
             for (a, b) in low.iter_mut().zip(high) {
                 (*a, *b) = (*a + *b, *a - *b);
@@ -64,10 +87,8 @@ pub fn hadamard(values: &mut [f32]) {
         }
         half *= 2;
     }
-    let scale = (n as f64).powf(-0.5);
-    for (v, w) in values.iter_mut().zip(wide) {
-        *v = (w * scale) as f32;
-    }
+    let scale = (n as f64).powf(-0.5) as f32;
+    values.iter_mut().for_each(|v| *v *= scale);
 }
 
 /// Dot product in f64.

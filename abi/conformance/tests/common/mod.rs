@@ -179,7 +179,7 @@ impl Indexer for Spoiled {
         }
         let scores = truth::scores(ctx.host(), &a)?;
         for (row, scores) in scores.iter().enumerate() {
-            let page = a.keys.entries_per_page;
+            let page = a.keys.form.entries_per_page;
             let (topk, width) = (a.topk, a.scores_width);
             let ids = &mut a.ids[row * topk..(row + 1) * topk];
             let mut seen = scores.clone();
@@ -364,7 +364,9 @@ pub(crate) fn report(seam: u32, layout: u32, fault: Fault, level: Level, only: O
         phases: 0b111,
         layout: instance.layout,
         dim: 64,
-        entry_bytes: 0,
+        rope_dim: 16,
+        data_bytes: 0,
+        scale_bytes: 0,
     };
     type P = Spoiled;
     let has = |op| only.is_none_or(|only| only == op);
@@ -425,11 +427,14 @@ pub(crate) fn report(seam: u32, layout: u32, fault: Fault, level: Level, only: O
 }
 
 /// Every seam with each layout it may have.
-pub(crate) const SEAMS: [(u32, u32); 7] = [
+pub(crate) const SEAMS: [(u32, u32); 10] = [
     (seam::ATTENTION, layout::KV_F32),
+    (seam::ATTENTION, layout::KV_BF16),
+    (seam::ATTENTION, layout::KV_FP8_DS_MLA),
     (seam::INDEXER, layout::KEY_F32),
     (seam::INDEXER, layout::KEY_BF16),
     (seam::INDEXER, layout::KEY_FP8_HADAMARD),
+    (seam::INDEXER, layout::KEY_FP4_HADAMARD),
     (seam::MOE, 0),
     (seam::MHC, 0),
     (seam::KV_TRANSPORT, 0),

@@ -84,14 +84,27 @@ struct HotseamRopeTables {
     HotseamTensorRef sin;
 };
 
-/** A pool of KV entries of one layer and component. */
+/** A pool of KV entries of one layer and component.
+ *
+ *  A page holds the data parts of its `entries_per_page` entries one after another, then their scale parts one after
+ *  another, then padding that nobody reads or writes. With `slot = page * entries_per_page + i` the parts of an entry are
+ *  `data_bytes` at `page * page_bytes + i * data_bytes`, and `scale_bytes` at
+ *  `page * page_bytes + entries_per_page * data_bytes + i * scale_bytes`. */
 struct HotseamPoolRef {
-    /** `[slots, entry_bytes]` bytes (`dtype::U8`). */
+    /** `[pages, page_bytes]` bytes (`dtype::U8`). */
     HotseamTensorRef bytes;
     /** One of `layout`; what the bytes mean. */
     uint32_t layout;
-    /** Entries in a page: slot = page * `entries_per_page` + entry number within the page. */
+    /** Entries in a page. */
     uint32_t entries_per_page;
+    /** Values of an entry. */
+    uint32_t dim;
+    /** How many of them, the last ones, are roped. */
+    uint32_t rope_dim;
+    /** Bytes of the data part of an entry: that of `layout` at `dim` and `rope_dim`, for those who only move entries. */
+    uint32_t data_bytes;
+    /** Bytes of the scale part of an entry, 0 for layouts without scales. */
+    uint32_t scale_bytes;
     /** `[n_seqs, table_width]` page of each sequence's n-th page of entries, -1 where none is mapped. Null in calls
      *  that write by explicit slots. */
     const int32_t *table;

@@ -33,15 +33,17 @@ HOTSEAM_LAYOUT(sizeof(HotseamBatch) == 40 && offsetof(HotseamBatch, size) == 0
                && offsetof(HotseamBatch, seqs) == 32);
 HOTSEAM_LAYOUT(sizeof(HotseamRopeTables) == 176 && offsetof(HotseamRopeTables, cos) == 0
                && offsetof(HotseamRopeTables, sin) == 88);
-HOTSEAM_LAYOUT(sizeof(HotseamPoolRef) == 112 && offsetof(HotseamPoolRef, bytes) == 0
+HOTSEAM_LAYOUT(sizeof(HotseamPoolRef) == 128 && offsetof(HotseamPoolRef, bytes) == 0
                && offsetof(HotseamPoolRef, layout) == 88 && offsetof(HotseamPoolRef, entries_per_page) == 92
-               && offsetof(HotseamPoolRef, table) == 96 && offsetof(HotseamPoolRef, table_width) == 104);
-HOTSEAM_LAYOUT(sizeof(HotseamStoreArgs) == 488 && offsetof(HotseamStoreArgs, size) == 0
+               && offsetof(HotseamPoolRef, dim) == 96 && offsetof(HotseamPoolRef, rope_dim) == 100
+               && offsetof(HotseamPoolRef, data_bytes) == 104 && offsetof(HotseamPoolRef, scale_bytes) == 108
+               && offsetof(HotseamPoolRef, table) == 112 && offsetof(HotseamPoolRef, table_width) == 120);
+HOTSEAM_LAYOUT(sizeof(HotseamStoreArgs) == 504 && offsetof(HotseamStoreArgs, size) == 0
                && offsetof(HotseamStoreArgs, norm_eps) == 4 && offsetof(HotseamStoreArgs, batch) == 8
                && offsetof(HotseamStoreArgs, kv) == 16 && offsetof(HotseamStoreArgs, norm_weight) == 104
                && offsetof(HotseamStoreArgs, rope) == 192 && offsetof(HotseamStoreArgs, out_slots) == 368
                && offsetof(HotseamStoreArgs, pool) == 376);
-HOTSEAM_LAYOUT(sizeof(HotseamCompressArgs) == 792 && offsetof(HotseamCompressArgs, size) == 0
+HOTSEAM_LAYOUT(sizeof(HotseamCompressArgs) == 808 && offsetof(HotseamCompressArgs, size) == 0
                && offsetof(HotseamCompressArgs, ratio) == 4 && offsetof(HotseamCompressArgs, overlap) == 8
                && offsetof(HotseamCompressArgs, n_entries) == 12 && offsetof(HotseamCompressArgs, norm_eps) == 16
                && offsetof(HotseamCompressArgs, batch) == 24 && offsetof(HotseamCompressArgs, kv) == 32
@@ -52,21 +54,21 @@ HOTSEAM_LAYOUT(sizeof(HotseamCompressArgs) == 792 && offsetof(HotseamCompressArg
                && offsetof(HotseamCompressArgs, out_slots) == 576
                && offsetof(HotseamCompressArgs, state_dst) == 584 && offsetof(HotseamCompressArgs, state) == 592
                && offsetof(HotseamCompressArgs, pool) == 680);
-HOTSEAM_LAYOUT(sizeof(HotseamCoreArgs) == 704 && offsetof(HotseamCoreArgs, size) == 0
+HOTSEAM_LAYOUT(sizeof(HotseamCoreArgs) == 736 && offsetof(HotseamCoreArgs, size) == 0
                && offsetof(HotseamCoreArgs, window) == 4 && offsetof(HotseamCoreArgs, ratio) == 8
                && offsetof(HotseamCoreArgs, ids_width) == 12 && offsetof(HotseamCoreArgs, scale) == 16
                && offsetof(HotseamCoreArgs, batch) == 24 && offsetof(HotseamCoreArgs, q) == 32
                && offsetof(HotseamCoreArgs, sinks) == 120 && offsetof(HotseamCoreArgs, swa) == 208
-               && offsetof(HotseamCoreArgs, entries) == 320 && offsetof(HotseamCoreArgs, ids) == 432
-               && offsetof(HotseamCoreArgs, rope) == 440 && offsetof(HotseamCoreArgs, out) == 616);
-HOTSEAM_LAYOUT(sizeof(HotseamSelectArgs) == 784 && offsetof(HotseamSelectArgs, size) == 0
+               && offsetof(HotseamCoreArgs, entries) == 336 && offsetof(HotseamCoreArgs, ids) == 464
+               && offsetof(HotseamCoreArgs, rope) == 472 && offsetof(HotseamCoreArgs, out) == 648);
+HOTSEAM_LAYOUT(sizeof(HotseamSelectArgs) == 800 && offsetof(HotseamSelectArgs, size) == 0
                && offsetof(HotseamSelectArgs, ratio) == 4 && offsetof(HotseamSelectArgs, heads) == 8
                && offsetof(HotseamSelectArgs, topk) == 12 && offsetof(HotseamSelectArgs, scores_width) == 16
                && offsetof(HotseamSelectArgs, batch) == 24 && offsetof(HotseamSelectArgs, q_lora) == 32
                && offsetof(HotseamSelectArgs, x) == 120 && offsetof(HotseamSelectArgs, wq_b) == 208
                && offsetof(HotseamSelectArgs, weights_proj) == 392 && offsetof(HotseamSelectArgs, rope) == 480
-               && offsetof(HotseamSelectArgs, keys) == 656 && offsetof(HotseamSelectArgs, ids) == 768
-               && offsetof(HotseamSelectArgs, scores) == 776);
+               && offsetof(HotseamSelectArgs, keys) == 656 && offsetof(HotseamSelectArgs, ids) == 784
+               && offsetof(HotseamSelectArgs, scores) == 792);
 HOTSEAM_LAYOUT(sizeof(HotseamRouteArgs) == 400 && offsetof(HotseamRouteArgs, size) == 0
                && offsetof(HotseamRouteArgs, topk) == 4 && offsetof(HotseamRouteArgs, routed_scale) == 8
                && offsetof(HotseamRouteArgs, batch) == 16 && offsetof(HotseamRouteArgs, x) == 24
@@ -117,10 +119,11 @@ HOTSEAM_LAYOUT(sizeof(HotseamHostServicesV1) == 48 && offsetof(HotseamHostServic
                && offsetof(HotseamHostServicesV1, ctx) == 16 && offsetof(HotseamHostServicesV1, log) == 24
                && offsetof(HotseamHostServicesV1, error) == 32
                && offsetof(HotseamHostServicesV1, parallel_for) == 40);
-HOTSEAM_LAYOUT(sizeof(HotseamInfoV1) == 32 && offsetof(HotseamInfoV1, size) == 0
+HOTSEAM_LAYOUT(sizeof(HotseamInfoV1) == 40 && offsetof(HotseamInfoV1, size) == 0
                && offsetof(HotseamInfoV1, capabilities) == 8 && offsetof(HotseamInfoV1, phases) == 16
                && offsetof(HotseamInfoV1, layout) == 20 && offsetof(HotseamInfoV1, dim) == 24
-               && offsetof(HotseamInfoV1, entry_bytes) == 28);
+               && offsetof(HotseamInfoV1, rope_dim) == 28 && offsetof(HotseamInfoV1, data_bytes) == 32
+               && offsetof(HotseamInfoV1, scale_bytes) == 36);
 HOTSEAM_LAYOUT(sizeof(HotseamAttentionV1) == 24 && offsetof(HotseamAttentionV1, store) == 0
                && offsetof(HotseamAttentionV1, compress) == 8 && offsetof(HotseamAttentionV1, core) == 16);
 HOTSEAM_LAYOUT(sizeof(HotseamIndexerV1) == 16 && offsetof(HotseamIndexerV1, compress) == 0

@@ -74,8 +74,12 @@ struct HotseamInfoV1 {
     uint32_t layout;
     /** Dimension the question is asked for (`head_dim` or `index_head_dim`); set by the host. */
     uint32_t dim;
-    /** Bytes of one entry of `layout` at `dim`; set by the plugin, 0 for seams without a pool. */
-    uint32_t entry_bytes;
+    /** Roped values of an entry (`qk_rope_head_dim`), the last ones; set by the host. */
+    uint32_t rope_dim;
+    /** Bytes of the data part of an entry of `layout` (`PoolRef`); set by the plugin, 0 for seams without a pool. */
+    uint32_t data_bytes;
+    /** Bytes of its scale part; set by the plugin. */
+    uint32_t scale_bytes;
 };
 
 /** Functions of the `attention` seam; a null function falls to the variant's base. */

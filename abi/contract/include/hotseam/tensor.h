@@ -138,17 +138,33 @@ struct HotseamText {
     size_t len;
 };
 
-/** Layout identities of KV entries. A layout names dtype, order of bytes and any rotation; two variants may share a
- *  pool only if their layouts are equal. */
-/** Attention entry: `head_dim` f32 values, rope part last. */
+/** Layout identities of KV entries. A layout names dtype, order of bytes, scales and any rotation; two variants may share
+ *  a pool only if their layouts are equal.
+ *
+ *  An entry has two parts, data and scales (`PoolRef` says where they lie). Numbers of more than one byte are in
+ *  the byte order of the machine. Rotated layouts: values are rounded to bf16, multiplied with the Hadamard matrix of
+ *  `dim` in natural (Sylvester) order times `dim^-1/2`, and rounded to bf16 again; a query is treated the same way, with
+ *  the same quantiser, before it is scored. */
+/** Attention entry: `dim` f32 values, rope part last. No scales. */
 #define HOTSEAM_LAYOUT_KV_F32 1u
-/** Index key: `index_head_dim` f32 values, rope part last, no rotation. */
+/** Attention entry: `dim` bf16 values (round to nearest even), rope part last. No scales. */
+#define HOTSEAM_LAYOUT_KV_BF16 2u
+/** Attention entry of the serving engines (`fp8_ds_mla`), 584 bytes at 512/64. Data: the `dim - rope_dim` nope values
+ *  as e4m3, then the `rope_dim` rope values as bf16. Scales: a ue8m0 byte for every 64 nope values, then zeros up to a
+ *  multiple of 8 bytes. Values are rounded to bf16 first; a scale is `2^ceil(log2(max(amax, 1e-4) / 448))`. The host pads
+ *  pages to a multiple of the data bytes of an entry (576 at 512/64).
+ *  Source: SGLang `deepseek_v4` `fused_store_cache`; `act_quant` of the official `inference/kernel.py`. */
+#define HOTSEAM_LAYOUT_KV_FP8_DS_MLA 3u
+/** Index key: `dim` f32 values, rope part last, no rotation. No scales. */
 #define HOTSEAM_LAYOUT_KEY_F32 16u
-/** Index key: `index_head_dim` bf16 values (round to nearest even), rope part last, no rotation. */
+/** Index key: `dim` bf16 values (round to nearest even), rope part last, no rotation. No scales. */
 #define HOTSEAM_LAYOUT_KEY_BF16 17u
-/** Index key: Hadamard rotation over all dimensions (times `dim^-1/2`), then e4m3 with one f32 scale an entry;
- *  `dim` value bytes, then 4 scale bytes. The query is rotated and quantised the same way before scoring. */
+/** Index key, rotated: `dim` e4m3 values; scale: one f32, `max(amax, 1e-4) / 448`. Codes are of `value * (1 / scale)`.
+ *  Source: SGLang `fused_store_indexer_cache`. */
 #define HOTSEAM_LAYOUT_KEY_FP8_HADAMARD 18u
+/** Index key, rotated: `dim` e2m1 values, two a byte, the even one in the low nibble; scales: a ue8m0 byte for every 32
+ *  values, `2^ceil(log2(max(amax, 6 * 2^-126) / 6))`. Source: `fp4_act_quant` of the official `inference/kernel.py`. */
+#define HOTSEAM_LAYOUT_KEY_FP4_HADAMARD 19u
 
 #ifdef __cplusplus
 }

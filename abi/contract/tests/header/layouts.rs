@@ -33,7 +33,7 @@ layouts! {
     SeqSpan { row_begin, row_count, position, chunk }
     Batch { size, n_rows, n_seqs, positions, row_seq, seqs }
     RopeTables { cos, sin }
-    PoolRef { bytes, layout, entries_per_page, table, table_width }
+    PoolRef { bytes, layout, entries_per_page, dim, rope_dim, data_bytes, scale_bytes, table, table_width }
     StoreArgs { size, norm_eps, batch, kv, norm_weight, rope, out_slots, pool }
     CompressArgs { size, ratio, overlap, n_entries, norm_eps, batch, kv, gate, ape, norm_weight, rope, sources, entry_positions, out_slots, state_dst, state, pool }
     CoreArgs { size, window, ratio, ids_width, scale, batch, q, sinks, swa, entries, ids, rope, out }
@@ -49,7 +49,7 @@ layouts! {
     PutArgs { size, component, layer, n_items, room, src_items, dst_items, ticket }
     PollArgs { size, state, ticket, bytes }
     HostServicesV1 { size, version, threads, ctx, log, error, parallel_for }
-    InfoV1 { size, capabilities, phases, layout, dim, entry_bytes }
+    InfoV1 { size, capabilities, phases, layout, dim, rope_dim, data_bytes, scale_bytes }
     AttentionV1 { store, compress, core }
     IndexerV1 { compress, select }
     MoeV1 { route, experts }

@@ -45,7 +45,7 @@ impl<'a> Store<'a> {
                 norm_eps: a.norm_eps,
                 rope,
                 out_slots,
-                pool: PoolMut::from_raw(&a.pool, out_slots, "pool")?,
+                pool: PoolMut::from_raw(&a.pool, out_slots, d, "pool")?,
             })
         }
     }
@@ -168,7 +168,7 @@ impl<'a> Compress<'a> {
                 out_slots,
                 state_dst,
                 state: f32s_mut(&a.state, "state", &[state_rows, 2 * channels])?,
-                pool: PoolMut::from_raw(&a.pool, out_slots, "pool")?,
+                pool: PoolMut::from_raw(&a.pool, out_slots, d, "pool")?,
                 sources,
             })
         }
@@ -242,7 +242,7 @@ impl<'a> Core<'a> {
             let (ratio, ids_width) = (a.ratio as usize, a.ids_width as usize);
             let entries = match ratio {
                 0 => None,
-                _ => Some(Pool::from_raw(&a.entries, n_seqs, "entries")?),
+                _ => Some(Pool::from_raw(&a.entries, n_seqs, d, "entries")?),
             };
             let ids = match ratio == 0 || a.ids.is_null() {
                 true => None,
@@ -258,7 +258,7 @@ impl<'a> Core<'a> {
                 sinks: f32s(&a.sinks, "sinks", &[heads])?,
                 scale: a.scale,
                 window: a.window as usize,
-                swa: Pool::from_raw(&a.swa, n_seqs, "swa")?,
+                swa: Pool::from_raw(&a.swa, n_seqs, d, "swa")?,
                 ratio,
                 entries,
                 rope,

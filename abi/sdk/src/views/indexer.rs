@@ -80,7 +80,7 @@ impl Select<'_> {
                 wq_b: weight(&a.wq_b, "wq_b", [all, rank])?,
                 weights_proj: mat(&a.weights_proj, "weights_proj", [heads, hidden])?,
                 rope,
-                keys: Pool::from_raw(&a.keys, rows.seqs.len(), "keys")?,
+                keys: Pool::from_raw(&a.keys, rows.seqs.len(), d, "keys")?,
                 ids: raw_mut(a.ids, n * topk, "ids")?,
                 scores,
                 scores_width,

@@ -10,7 +10,7 @@ mod transport;
 
 pub use attention::{Compress, Core, Source, Store};
 pub use indexer::Select;
-pub use kv::{Pool, PoolMut, Rope};
+pub use kv::{Form, Pool, PoolMut, Rope, SharedPool};
 pub use mhc::{MhcHead, MhcPost, MhcPre};
 pub use moe::{Expert, Experts, Route};
 pub use transport::Put;

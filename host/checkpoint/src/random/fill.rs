@@ -7,6 +7,7 @@ use hotseam_model::{LayerClass, ModelConfig};
 use safetensors::Dtype;
 
 use super::{NamedTensor, Preset};
+use crate::quantise::bf16;
 
 /// Every tensor of a preset, in the order of layers.
 pub(super) fn tensors(preset: Preset) -> Vec<NamedTensor> {
@@ -40,12 +41,6 @@ impl Stream {
         // Twelve values of mean 65535/2; each over 65536 has variance 1/12. All steps are exact.
         (sum as i64 - 6 * 65535) as f32 / 65536.0
     }
-}
-
-/// Upper half of a single, rounded to nearest even; for finite values.
-fn bf16(value: f32) -> u16 {
-    let bits = value.to_bits();
-    ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
 }
 
 /// Fills every tensor of a model.

@@ -2,6 +2,7 @@
 
 mod author;
 mod bisect;
+mod checkpoint;
 mod evidence;
 mod graft;
 mod live;
@@ -18,6 +19,7 @@ pub(crate) use bisect::{
     BisectArgs, BisectCommand, BisectLogArgs, BisectReplayArgs, BisectReportArgs, BisectResumeArgs,
     BisectRunArgs, BisectUndoArgs, Bounds, Form, ReportFormat,
 };
+pub(crate) use checkpoint::{CheckpointArgs, CheckpointCommand, ConvertArgs, InspectArgs, PlanArgs};
 pub(crate) use evidence::{NeedleArgs, NeedleTask};
 pub(crate) use graft::{GraftArgs, GraftOracle};
 pub(crate) use live::{
@@ -25,7 +27,7 @@ pub(crate) use live::{
     SwapHow, TraceArgs,
 };
 pub(crate) use observe::{CaptureArgs, CompareArgs, WorkloadArgs};
-pub(crate) use offline::{CheckpointArgs, CheckpointCommand, ConfigArgs, ConfigCommand};
+pub(crate) use offline::{ConfigArgs, ConfigCommand};
 pub(crate) use plugins::{
     PluginArgs, PluginBenchArgs, PluginCheckArgs, PluginCommand, PluginFiles, PluginSignArgs, PolicyName,
 };
@@ -70,7 +72,7 @@ pub(crate) enum Command {
     Plugin(PluginArgs),
     /// Check a configuration, or print what it comes to.
     Config(ConfigArgs),
-    /// Look at a checkpoint.
+    /// Look at a checkpoint, convert it, or plan the memory that it needs.
     Checkpoint(CheckpointArgs),
     /// Print a completion script for a shell.
     #[command(after_help = "Example:\n  hotseam completion bash > /etc/bash_completion.d/hotseam")]
@@ -174,6 +176,11 @@ mod tests {
             ("hotseam config print -c a.yaml --guard", true),
             ("hotseam needle -c a.yaml --guard", false),
             ("hotseam serve -c a.yaml --guard", false),
+            ("hotseam checkpoint convert a b --to fp4", true),
+            ("hotseam checkpoint plan a --gpu-memory 96", true),
+            ("hotseam checkpoint plan a --gpu-memory 0GB", true),
+            ("hotseam checkpoint plan a --gpus 0", true),
+            ("hotseam checkpoint plan a --gpu-memory 141.5GiB --kv bf16", false),
             ("hotseam bisect run a.yaml --dry-run --log x.jsonl", true),
             ("hotseam bisect run a.yaml --dry-run --output x.html", true),
             ("hotseam bisect run a.yaml --dry-run --format json", false),

@@ -1,7 +1,5 @@
 //! Commands about files.
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand};
 
 use super::{ConfigFile, Format};
@@ -43,26 +41,4 @@ pub(crate) enum ConfigCommand {
     /// Print the JSON Schema of the file, with which editors complete and check.
     #[command(after_help = "Example:\n  hotseam config schema > config.schema.json")]
     Schema,
-}
-
-/// `hotseam checkpoint`.
-#[derive(Debug, Args)]
-pub(crate) struct CheckpointArgs {
-    #[command(subcommand)]
-    pub(crate) command: CheckpointCommand,
-}
-
-/// What to do about a checkpoint.
-#[derive(Debug, Subcommand)]
-pub(crate) enum CheckpointCommand {
-    /// List geometry and tensors: names, element types, shapes, bytes.
-    #[command(after_help = "Example:\n  hotseam checkpoint inspect assets/nano-v4")]
-    Inspect {
-        /// Checkpoint directory.
-        #[arg(value_name = "DIR")]
-        dir: PathBuf,
-        /// Form of the output.
-        #[arg(long, value_enum, default_value_t)]
-        format: Format,
-    },
 }

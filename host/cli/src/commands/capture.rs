@@ -9,6 +9,7 @@ use hotseam_slots::{
 };
 
 use crate::args::{Format, PluginCheckArgs, TraceArgs};
+use crate::commands::plugin::files;
 use crate::failure::Failure;
 use crate::host;
 use crate::terminal;
@@ -75,12 +76,13 @@ fn parse_cell(text: &str) -> Result<CellId, Failure> {
 pub(crate) fn replay(args: &PluginCheckArgs, file: &Path) -> Result<u8, Failure> {
     let spec: VariantSpec = args.variant.parse().map_err(Failure::usage)?;
     let captured = Capture::load(file).map_err(Failure::usage)?;
-    let dim = captured.dim().unwrap_or(super::plugin::files::HEAD_DIM);
+    let (dim, rope_dim) = captured.shape().unwrap_or((files::HEAD_DIM, files::ROPE_DIM));
     let geometry = Geometry {
         classes: vec![LayerClass::Csa],
         hash: vec![false],
         head_dim: dim,
         index_head_dim: dim,
+        rope_dim,
         topology: Topology::Paired,
     };
     let registry = Registry::new(super::plugin::files::loader(&args.files)?, geometry);

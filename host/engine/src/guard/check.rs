@@ -1,7 +1,7 @@
 //! What may stand in inputs and outputs.
 
 use super::report::ViolationKind;
-use crate::observe::{Args, Kind, POISON, Place, Stray, slice};
+use crate::observe::{Args, Entry, Kind, POISON, Place, Stray, slice};
 use hotseam_abi::{MhcPreArgs, RouteArgs, SelectArgs, capability, layout};
 use hotseam_slots::CellId;
 
@@ -61,23 +61,44 @@ fn not_finite(kind: Kind, item_bytes: usize, bytes: &[u8]) -> Option<(usize, Str
     };
     match kind {
         Kind::I32 => None,
-        Kind::F32 | Kind::Entry { layout: layout::KV_F32 | layout::KEY_F32 } => f32s(bytes),
-        Kind::Entry { layout: layout::KEY_BF16 } => {
-            let values = bytes.chunks_exact(2).map(|b| u16::from_ne_bytes([b[0], b[1]]));
-            let bad = |(_, v): &(usize, u16)| v & 0x7f80 == 0x7f80;
-            let (i, v) = values.enumerate().find(bad)?;
-            Some((2 * i, f32::from_bits(u32::from(v) << 16).to_string()))
+        Kind::F32 => f32s(bytes),
+        Kind::Entry(kind) => bytes.chunks_exact(item_bytes.max(1)).enumerate().find_map(|(item, bytes)| {
+            let (data, scale) = bytes.split_at(kind.data_bytes.min(bytes.len()));
+            bad_value(kind, data, scale).map(|(at, what)| (item * item_bytes + at, what))
+        }),
+    }
+}
+
+/// The first number of an entry that is not finite.
+fn bad_value(kind: Entry, data: &[u8], scale: &[u8]) -> Option<(usize, String)> {
+    let nan = "NaN".to_owned();
+    let f32s = |bytes: &[u8]| {
+        let values = bytes.chunks_exact(4).map(|b| f32::from_bits(word(b)));
+        values.enumerate().find(|(_, v)| !v.is_finite()).map(|(i, v)| (4 * i, v.to_string()))
+    };
+    let bf16s = |bytes: &[u8]| {
+        let values = bytes.chunks_exact(2).map(|b| u16::from_ne_bytes([b[0], b[1]]));
+        let (i, v) = values.enumerate().find(|(_, v)| v & 0x7f80 == 0x7f80)?;
+        Some((2 * i, f32::from_bits(u32::from(v) << 16).to_string()))
+    };
+    let codes = |bytes: &[u8]| bytes.iter().position(|c| c & 0x7f == 0x7f).map(|i| (i, nan.clone()));
+    let powers = || {
+        let at = scale.iter().position(|s| *s == 255)?;
+        Some((data.len() + at, format!("scale {nan}")))
+    };
+    match kind.layout {
+        layout::KV_F32 | layout::KEY_F32 => f32s(data),
+        layout::KV_BF16 | layout::KEY_BF16 => bf16s(data),
+        layout::KV_FP8_DS_MLA => {
+            let (nope, rope) = data.split_at(kind.dim.saturating_sub(kind.rope_dim).min(data.len()));
+            codes(nope).or_else(|| bf16s(rope).map(|(i, v)| (nope.len() + i, v))).or_else(powers)
         }
-        Kind::Entry { layout: layout::KEY_FP8_HADAMARD } => {
-            bytes.chunks_exact(item_bytes.max(4)).enumerate().find_map(|(item, entry)| {
-                let (codes, scale) = entry.split_at(entry.len() - 4);
-                let code = codes.iter().position(|c| c & 0x7f == 0x7f).map(|i| (i, "NaN".to_owned()));
-                let scale = || f32s(scale).map(|(_, v)| (codes.len(), format!("scale {v}")));
-                code.or_else(scale).map(|(i, v)| (item * item_bytes + i, v))
-            })
+        layout::KEY_FP8_HADAMARD => {
+            codes(data).or_else(|| f32s(scale).map(|(_, v)| (data.len(), format!("scale {v}"))))
         }
+        layout::KEY_FP4_HADAMARD => powers(),
         // Bytes of a layout that the host does not read.
-        Kind::Entry { .. } => None,
+        _ => None,
     }
 }
 
@@ -145,8 +166,11 @@ fn unwritten_or_not_finite(place: &Place, bytes: &[u8], positions: &[i32]) -> Op
         let poisoned = |word_bytes: &[u8]| word(word_bytes) == POISON;
         let words = bytes.chunks_exact(4);
         let count = words.clone().filter(|w| poisoned(w)).count();
-        if let Some(first) = words.clone().position(poisoned) {
-            let all = words.len();
+        let all = words.len();
+        // Any bits are fp4 values, so that only an entry without any other word shows that nobody wrote it.
+        let fp4 = matches!(place.kind, Kind::Entry(Entry { layout: layout::KEY_FP4_HADAMARD, .. }));
+        let unwritten = words.clone().position(poisoned).filter(|_| !fp4 || count == all);
+        if let Some(first) = unwritten {
             return finding(
                 ViolationKind::Unwritten,
                 4 * first,

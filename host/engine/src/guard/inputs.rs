@@ -1,7 +1,7 @@
 //! What a call reads: activations, index lists, pages, and small f32 weights. Large weights are left out; they lie in
 //! mapped files.
 
-use crate::observe::{Args, Kind, Place, rows, slice};
+use crate::observe::{Args, Entry, Kind, Place, rows, slice};
 use hotseam_abi::{Batch, PoolRef, RopeTables, TensorRef, dtype};
 use std::collections::BTreeSet;
 
@@ -86,6 +86,18 @@ pub(super) unsafe fn inputs(args: Args<'_>) -> Vec<Place> {
     list.0
 }
 
+/// A place of items that lie each in one piece.
+fn whole(
+    name: &'static str,
+    kind: Kind,
+    axis: &'static str,
+    inner: Vec<(&'static str, usize)>,
+    item_bytes: usize,
+    items: Vec<(usize, *mut u8)>,
+) -> Place {
+    Place { name, kind, axis, inner, item_bytes, items, apart_bytes: 0, apart: Vec::new() }
+}
+
 struct List(Vec<Place>);
 
 impl List {
@@ -102,7 +114,7 @@ impl List {
             return;
         }
         let items = (0..rows).map(|row| (row, data.wrapping_add(row * item_bytes))).collect();
-        self.0.push(Place { name, kind, axis: "row", inner: inner.to_vec(), item_bytes, items });
+        self.0.push(whole(name, kind, "row", inner.to_vec(), item_bytes, items));
     }
 
     fn words(&mut self, name: &'static str, data: *const i32, rows: usize, width: usize) {
@@ -144,14 +156,7 @@ impl List {
             let known = positions.iter().filter(|p| **p >= 0 && i64::from(**p) < t.shape[0]);
             let items = known.map(|p| (*p as usize, base.wrapping_add(*p as usize * width * 4))).collect();
             let inner = vec![("channel", width)];
-            self.0.push(Place {
-                name,
-                kind: Kind::F32,
-                axis: "position",
-                inner,
-                item_bytes: width * 4,
-                items,
-            });
+            self.0.push(whole(name, Kind::F32, "position", inner, width * 4, items));
         }
     }
 
@@ -163,7 +168,7 @@ impl List {
             sources.iter().filter(|s| **s <= -2).map(|s| -(s + 2)).map(|row| row as usize).collect();
         let items = read.into_iter().map(|row| (row, base.wrapping_add(row * width * 4))).collect();
         let inner = vec![("channel", width)];
-        self.0.push(Place { name, kind: Kind::F32, axis: "state row", inner, item_bytes: width * 4, items });
+        self.0.push(whole(name, Kind::F32, "state row", inner, width * 4, items));
     }
 
     /// Pages of the batch's sequences.
@@ -174,11 +179,10 @@ impl List {
         let (seqs, width) = (batch.n_seqs as usize, pool.table_width as usize);
         // SAFETY: the caller's contract.
         let table = unsafe { slice(pool.table, seqs * width) };
-        let item_bytes = pool.bytes.shape[1].max(0) as usize * pool.entries_per_page as usize;
+        let item_bytes = pool.bytes.shape[1].max(0) as usize;
         let base: *mut u8 = pool.bytes.data.cast();
         let used: BTreeSet<usize> = table.iter().filter(|p| **p >= 0).map(|p| *p as usize).collect();
         let items = used.into_iter().map(|page| (page, base.wrapping_add(page * item_bytes))).collect();
-        let kind = Kind::Entry { layout: pool.layout };
-        self.0.push(Place { name, kind, axis: "page", inner: Vec::new(), item_bytes, items });
+        self.0.push(whole(name, Kind::Entry(Entry::of(pool)), "page", Vec::new(), item_bytes, items));
     }
 }

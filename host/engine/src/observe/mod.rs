@@ -15,7 +15,7 @@ pub use block::{Block, POISON};
 pub use call::{Call, Observer, Stepping};
 pub use handed::Handed;
 pub use hotseam_slots::Args;
-pub use places::{Kind, Place, places};
+pub use places::{Entry, Kind, Place, places};
 pub use scratch::{PoolLayout, Scratch, Stray};
 
 pub(crate) use call::{Observed, Probe};

@@ -10,11 +10,36 @@ pub enum Kind {
     F32,
     /// i32 numbers: entries or experts.
     I32,
-    /// Bytes of pool entries in this layout.
-    Entry {
-        /// One of [`hotseam_abi::layout`].
-        layout: u32,
-    },
+    /// Bytes of pool entries: their data part, then their scale part.
+    Entry(Entry),
+}
+
+/// What the bytes of a pool entry mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// One of [`hotseam_abi::layout`].
+    pub layout: u32,
+    /// Values of an entry.
+    pub dim: usize,
+    /// How many of them are roped.
+    pub rope_dim: usize,
+    /// Bytes of the data part.
+    pub data_bytes: usize,
+    /// Bytes of the scale part.
+    pub scale_bytes: usize,
+}
+
+impl Entry {
+    /// What the entries of a pool are.
+    pub fn of(pool: &PoolRef) -> Self {
+        Self {
+            layout: pool.layout,
+            dim: pool.dim as usize,
+            rope_dim: pool.rope_dim as usize,
+            data_bytes: pool.data_bytes as usize,
+            scale_bytes: pool.scale_bytes as usize,
+        }
+    }
 }
 
 /// One output of a call: items of equal size, each at an address of its own.
@@ -32,29 +57,38 @@ pub struct Place {
     pub item_bytes: usize,
     /// Row of the batch, or number of the entry, and first byte of each item; rows that write nothing are left out.
     pub items: Vec<(usize, *mut u8)>,
+    /// Bytes of an item that lie apart from the others, at the end of `item_bytes`.
+    pub apart_bytes: usize,
+    /// Where these are, for each item; empty if there are none.
+    pub apart: Vec<*mut u8>,
 }
 
 impl Place {
-    /// The bytes of an item.
-    ///
-    /// # Safety
-    /// The call's arguments are still valid and nothing writes the item meanwhile.
-    pub unsafe fn item<'a>(&self, index: usize) -> &'a [u8] {
-        // SAFETY: the caller's contract.
-        unsafe { std::slice::from_raw_parts(self.items[index].1, self.item_bytes) }
+    /// The pieces of all items: first byte and length, in the order of the gathered bytes.
+    fn pieces(&self) -> impl Iterator<Item = (*mut u8, usize)> {
+        let whole = self.item_bytes - self.apart_bytes;
+        self.items.iter().enumerate().flat_map(move |(i, (_, data))| {
+            let apart = self.apart.get(i).map(|apart| (*apart, self.apart_bytes));
+            std::iter::once((*data, whole)).chain(apart)
+        })
     }
 
     /// All items, one after another.
     ///
     /// # Safety
-    /// As [`Place::item`].
+    /// The call's arguments are still valid and nothing writes the items meanwhile.
     pub unsafe fn gather(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.items.len() * self.item_bytes);
-        for index in 0..self.items.len() {
+        for (data, n) in self.pieces() {
             // SAFETY: the caller's contract.
-            bytes.extend_from_slice(unsafe { self.item(index) });
+            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(data, n) });
         }
         bytes
+    }
+
+    /// The ranges of the items in memory that begins at address `base`.
+    pub(crate) fn ranges(&self, base: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+        self.pieces().map(move |(data, n)| data.addr() - base..data.addr() - base + n)
     }
 
     /// Overwrites all items, from the bytes that [`Place::gather`] of an equal place gave.
@@ -66,9 +100,12 @@ impl Place {
     /// If the number of bytes is another.
     pub unsafe fn scatter(&self, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.items.len() * self.item_bytes, "{}", self.name);
-        for ((_, to), from) in self.items.iter().zip(bytes.chunks_exact(self.item_bytes.max(1))) {
+        let mut rest = bytes;
+        for (to, n) in self.pieces() {
+            let (from, after) = rest.split_at(n);
             // SAFETY: the caller's contract; the source is a slice of this process that is no pool.
-            unsafe { std::ptr::copy(from.as_ptr(), *to, self.item_bytes) };
+            unsafe { std::ptr::copy(from.as_ptr(), to, n) };
+            rest = after;
         }
     }
 }
@@ -108,21 +145,32 @@ fn by_row(
 ) -> Place {
     let item_bytes = 4 * inner.iter().map(|(_, n)| n).product::<usize>();
     let items = (0..rows).map(|row| (row, data.wrapping_add(row * item_bytes))).collect();
-    Place { name, kind, axis: "row", inner: inner.to_vec(), item_bytes, items }
+    let inner = inner.to_vec();
+    Place { name, kind, axis: "row", inner, item_bytes, items, apart_bytes: 0, apart: Vec::new() }
 }
 
 fn entries(axis: &'static str, pool: &PoolRef, slots: &[i32]) -> Place {
-    let item_bytes = extent(&pool.bytes, 1);
+    let entry = Entry::of(pool);
+    let (per_page, page_bytes) = ((pool.entries_per_page as usize).max(1), extent(&pool.bytes, 1));
     let base: *mut u8 = pool.bytes.data.cast();
-    let used = slots.iter().enumerate().filter(|(_, slot)| **slot >= 0);
-    let items = used.map(|(i, slot)| (i, base.wrapping_add(*slot as usize * item_bytes))).collect();
+    let page = |slot: usize| base.wrapping_add(slot / per_page * page_bytes);
+    let data = |slot: usize| page(slot).wrapping_add(slot % per_page * entry.data_bytes);
+    let scale = |slot: usize| {
+        page(slot).wrapping_add(per_page * entry.data_bytes + slot % per_page * entry.scale_bytes)
+    };
+    let used = || slots.iter().enumerate().filter(|(_, slot)| **slot >= 0).map(|(i, s)| (i, *s as usize));
     Place {
         name: "pool",
-        kind: Kind::Entry { layout: pool.layout },
+        kind: Kind::Entry(entry),
         axis,
         inner: Vec::new(),
-        item_bytes,
-        items,
+        item_bytes: entry.data_bytes + entry.scale_bytes,
+        items: used().map(|(i, slot)| (i, data(slot))).collect(),
+        apart_bytes: entry.scale_bytes,
+        apart: match entry.scale_bytes {
+            0 => Vec::new(),
+            _ => used().map(|(_, slot)| scale(slot)).collect(),
+        },
     }
 }
 
@@ -154,6 +202,8 @@ pub unsafe fn places(args: Args<'_>) -> Vec<Place> {
                 inner: vec![("channel", width)],
                 item_bytes: 4 * width,
                 items: kept.map(|(i, row)| (i, base.wrapping_add(*row as usize * 4 * width))).collect(),
+                apart_bytes: 0,
+                apart: Vec::new(),
             };
             vec![entries("entry", &a.pool, slots), state]
         }

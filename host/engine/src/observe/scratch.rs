@@ -14,8 +14,17 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct PoolLayout {
     /// One of [`hotseam_abi::layout`].
     pub id: u32,
-    /// Bytes of an entry.
-    pub entry_bytes: usize,
+    /// Bytes of the data part of an entry.
+    pub data_bytes: usize,
+    /// Bytes of its scale part.
+    pub scale_bytes: usize,
+}
+
+impl PoolLayout {
+    /// Bytes of a page without padding.
+    pub fn page_bytes(&self, entries_per_page: usize) -> usize {
+        entries_per_page * (self.data_bytes + self.scale_bytes)
+    }
 }
 
 #[derive(Debug)]
@@ -205,7 +214,7 @@ impl Scratch {
     }
 }
 
-/// The first item-sized piece of a buffer that is none of the place's items and was written.
+/// The first byte of a buffer that is in none of the place's items and was written.
 fn outside(output: &Output, place: &Place) -> Option<Stray> {
     let size = place.item_bytes;
     if size == 0 || output.block.len() == place.items.len() * size {
@@ -213,18 +222,22 @@ fn outside(output: &Output, place: &Place) -> Option<Stray> {
     }
     let bytes = output.block.bytes();
     let base = bytes.as_ptr().addr();
-    let mine: BTreeSet<usize> = place.items.iter().map(|(_, p)| (p.addr() - base) / size).collect();
+    let mut mine = vec![false; bytes.len()];
+    for range in place.ranges(base) {
+        mine[range].fill(true);
+    }
     let poison = super::POISON.to_ne_bytes();
-    let untouched = |i: usize, piece: &[u8]| match &output.initial {
-        Some(initial) => *piece == initial[i * size..i * size + piece.len()],
-        None => piece.iter().enumerate().all(|(k, b)| *b == poison[(i * size + k) % 4]),
+    let untouched = |i: usize, byte: u8| match &output.initial {
+        Some(initial) => byte == initial[i],
+        None => byte == poison[i % 4],
     };
-    let written = |(i, piece): &(usize, &[u8])| !mine.contains(i) && !untouched(*i, piece);
-    let (found, _) = bytes.chunks_exact(size).enumerate().find(written)?;
-    let near = mine.iter().min_by_key(|slot| slot.abs_diff(found)).copied().unwrap_or(0);
+    let (found, _) = bytes.iter().enumerate().find(|(i, byte)| !mine[*i] && !untouched(*i, **byte))?;
+    let near = place.ranges(base).map(|range| range.start).min_by_key(|at| at.abs_diff(found)).unwrap_or(0);
+    // Slots lie one after another by their data.
+    let data = (size - place.apart_bytes).max(1);
     let (distance, side) = match found > near {
-        true => (found - near, "after"),
-        false => (near - found, "before"),
+        true => ((found - near) / data, "after"),
+        false => ((near - found).div_ceil(data), "before"),
     };
     Some(Stray {
         output: output.name,
@@ -269,8 +282,11 @@ impl Builder {
     /// A small pool for `slots`, and the slots in it.
     fn pool(&mut self, pool: &PoolRef, slots: &[i32], layout: Option<PoolLayout>) -> (PoolRef, *const i32) {
         let per_page = (pool.entries_per_page as usize).max(1);
-        let own = PoolLayout { id: pool.layout, entry_bytes: pool.bytes.shape[1].max(0) as usize };
-        let layout = layout.unwrap_or(own);
+        // The call's own pages keep their padding, which nobody may write.
+        let page_bytes = match layout {
+            Some(layout) => layout.page_bytes(per_page),
+            None => pool.bytes.shape[1].max(0) as usize,
+        };
         let used: BTreeSet<usize> =
             slots.iter().filter(|s| **s >= 0).map(|s| *s as usize / per_page).collect();
         let index: BTreeMap<usize, usize> =
@@ -280,13 +296,16 @@ impl Builder {
             s => (index[&(s as usize / per_page)] * per_page + s as usize % per_page) as i32,
         });
         let moved = moved.collect();
-        let total = (2 * index.len() + 1) * per_page;
-        let data = self.push("pool", Block::poisoned(total * layout.entry_bytes), None);
+        let pages = 2 * index.len() + 1;
+        let data = self.push("pool", Block::poisoned(pages * page_bytes), None);
         let mut small = *pool;
-        small.layout = layout.id;
+        if let Some(layout) = layout {
+            (small.layout, small.data_bytes, small.scale_bytes) =
+                (layout.id, layout.data_bytes as u32, layout.scale_bytes as u32);
+        }
         small.bytes.data = data.cast();
-        small.bytes.shape = [total as i64, layout.entry_bytes as i64, 1, 1];
-        small.bytes.strides = [layout.entry_bytes as i64, 1, 1, 1];
+        small.bytes.shape = [pages as i64, page_bytes as i64, 1, 1];
+        small.bytes.strides = [page_bytes as i64, 1, 1, 1];
         (small, self.table(moved))
     }
 

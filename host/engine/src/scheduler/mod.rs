@@ -63,7 +63,13 @@ pub(crate) struct Scheduler {
 
 /// The layouts that a snapshot's variants declare.
 fn layouts(model: &ModelConfig, snapshot: &Snapshot) -> impl Iterator<Item = LayerLayout> {
-    let layout = |l: hotseam_slots::Layout| Layout { id: l.id, entry_bytes: l.entry_bytes };
+    let layout = |l: hotseam_slots::Layout| Layout {
+        id: l.id,
+        dim: l.shape.dim,
+        rope_dim: l.shape.rope_dim,
+        data_bytes: l.data_bytes,
+        scale_bytes: l.scale_bytes,
+    };
     (0..model.num_hidden_layers).map(move |layer| LayerLayout {
         kv: layout(snapshot.kv_layout(layer)),
         keys: snapshot.key_layout(layer).filter(|_| model.class(layer) == LayerClass::Csa).map(layout),

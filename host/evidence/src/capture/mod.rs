@@ -198,19 +198,19 @@ impl Capture {
         self.tensors.iter().find(|t| t.name == name)
     }
 
-    /// Dimension that instances of the seam are made for: of a head, or of an index head.
-    pub fn dim(&self) -> Option<u32> {
-        let extent = |name: &str, d: usize| self.tensor(name).and_then(|t| t.shape.get(d)).copied();
-        let dim = match self.meta.cell.op {
-            Op::Store | Op::Compress => extent("norm_weight", 0)?,
-            Op::Core => extent("q", 2)?,
-            Op::Select => {
-                let heads = self.meta.numbers.get("heads").and_then(Value::as_u64)?;
-                extent("wq_b", 0)?.checked_div(heads as usize)?
-            }
+    /// Shape of the pool entries that instances of the seam are made for: values, and how many of them are roped.
+    pub fn shape(&self) -> Option<(u32, u32)> {
+        let pool = match self.meta.cell.op {
+            Op::Store | Op::Compress => "pool",
+            Op::Core => "swa",
+            Op::Select => "keys",
             _ => return None,
         };
-        u32::try_from(dim).ok()
+        let number = |field: &str| {
+            let value = self.meta.numbers.get(&format!("{pool}.{field}")).and_then(Value::as_u64)?;
+            u32::try_from(value).ok()
+        };
+        Some((number("dim")?, number("rope_dim")?))
     }
 }
 

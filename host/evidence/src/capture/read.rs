@@ -132,6 +132,26 @@ impl<'a> Reader<'a> {
         self.outputs += bytes;
         Ok(self.push(Block::poisoned(bytes)))
     }
+
+    /// A pool in `bytes` with the entries that the file says it has. Whether they fit is for the view to say.
+    fn entries_of(&self, name: &str, bytes: TensorRef) -> Result<PoolRef> {
+        let number = |field: &str| self.size(&format!("{name}.{field}")).map(|n| n as u32);
+        let entries_per_page = number("entries_per_page")?;
+        if entries_per_page == 0 {
+            return Err(field(&format!("{name}.entries_per_page"), "at least 1", "is 0"));
+        }
+        Ok(PoolRef {
+            bytes,
+            layout: number("layout")?,
+            entries_per_page,
+            dim: number("dim")?,
+            rope_dim: number("rope_dim")?,
+            data_bytes: number("data_bytes")?,
+            scale_bytes: number("scale_bytes")?,
+            table: std::ptr::null(),
+            table_width: 0,
+        })
+    }
 }
 
 fn absent(value: Option<&Value>) -> String {
@@ -308,14 +328,10 @@ impl Fields for Reader<'_> {
     }
 
     fn pool(&mut self, name: &str, pool: &mut PoolRef, needed: &[Range<usize>]) -> Result {
-        let per_page = self.size(&format!("{name}.entries_per_page"))?;
         let width = self.size(&format!("{name}.table_width"))?;
-        let layout = self.size(&format!("{name}.layout"))? as u32;
         let bytes = self.checked(&format!("{name}.bytes"), &[dtype::U8], &[0, 0])?;
-        if per_page == 0 {
-            return Err(field(&format!("{name}.entries_per_page"), "at least 1", "is 0"));
-        }
-        let pages = bytes.shape[0] as usize / per_page;
+        let mut read = self.entries_of(name, bytes)?;
+        let (pages, per_page) = (bytes.shape[0] as usize, read.entries_per_page as usize);
         let table_name = format!("{name}.table");
         let len = needed.len().saturating_mul(width);
         let table = self.i32s(&table_name, len)?;
@@ -331,29 +347,17 @@ impl Fields for Reader<'_> {
                 return Err(field(&table_name, "a page for every entry that the rows read", found));
             }
         }
-        let (entries_per_page, table_width) = (per_page as u32, width as u32);
-        *pool = PoolRef { bytes, layout, entries_per_page, table, table_width };
+        (read.table, read.table_width) = (table, width as u32);
+        *pool = read;
         Ok(())
     }
 
     fn written(&mut self, name: &str, pool: &mut PoolRef) -> Result {
-        let slots = self.size(&format!("{name}.slots"))?;
-        let entry_bytes = self.size(&format!("{name}.entry_bytes"))?;
-        let layout = self.size(&format!("{name}.layout"))? as u32;
-        let per_page = self.size(&format!("{name}.entries_per_page"))?;
-        if !(1..=slots.max(1)).contains(&per_page) {
-            let expected = format!("1 to the {slots} slots");
-            return Err(field(&format!("{name}.entries_per_page"), expected, format!("is {per_page}")));
-        }
-        let words = slots.checked_mul(entry_bytes).map(|n| n.div_ceil(4));
+        let pages = self.size(&format!("{name}.pages"))?;
+        let page_bytes = self.size(&format!("{name}.page_bytes"))?;
+        let words = pages.checked_mul(page_bytes).map(|n| n.div_ceil(4));
         let data = self.room(words)?;
-        *pool = PoolRef {
-            bytes: describe(data, dtype::U8, &[slots, entry_bytes]),
-            layout,
-            entries_per_page: per_page as u32,
-            table: std::ptr::null(),
-            table_width: 0,
-        };
+        *pool = self.entries_of(name, describe(data, dtype::U8, &[pages, page_bytes]))?;
         Ok(())
     }
 

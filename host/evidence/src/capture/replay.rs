@@ -7,9 +7,10 @@ use hotseam_abi::{
     CompressArgs, CoreArgs, ExpertsArgs, MhcHeadArgs, MhcPostArgs, MhcPreArgs, PoolRef, RouteArgs,
     SelectArgs, StepCtx, StoreArgs, layout,
 };
+use hotseam_conformance::Form;
+use hotseam_conformance::layouts::{Entry, EntryMut, Parts, Shape};
 use hotseam_conformance::truth::layout as layouts;
-use hotseam_conformance::truth::numbers::hadamard;
-use hotseam_engine::observe::{Args, Block, PoolLayout, Scratch};
+use hotseam_engine::observe::{Args, Block, Scratch};
 use hotseam_slots::{CellId, Generation, Op, Phase};
 use serde::Serialize;
 
@@ -18,7 +19,7 @@ use super::error::CaptureError;
 use super::read::{Memory, Reader};
 use super::{Capture, Meta, fields};
 use crate::compare::judge::{Judged, judge, truth};
-use crate::compare::values::dim;
+use crate::compare::values::{plain, pool_layout};
 use crate::compare::{ChoiceError, FloatError};
 
 /// Arguments out of a file.
@@ -96,9 +97,18 @@ pub struct Replay {
 /// Loose bound of the error of a quantised layout against exact values.
 fn loose(id: u32) -> Option<f64> {
     match id {
-        layout::KEY_BF16 => Some(1e-2),
-        layout::KEY_FP8_HADAMARD => Some(1e-1),
+        layout::KEY_BF16 | layout::KV_BF16 => Some(1e-2),
+        layout::KEY_FP8_HADAMARD | layout::KV_FP8_DS_MLA => Some(1e-1),
+        layout::KEY_FP4_HADAMARD => Some(3e-1),
         _ => None,
+    }
+}
+
+/// The layout that holds the same entries exactly.
+fn plain_of(id: u32) -> u32 {
+    match id {
+        layout::KV_F32 | layout::KV_BF16 | layout::KV_FP8_DS_MLA => layout::KV_F32,
+        _ => layout::KEY_F32,
     }
 }
 
@@ -179,30 +189,43 @@ fn build(reader: &mut Reader<'_>, op: Op) -> Result<Owned, CaptureError> {
     }
 }
 
-/// A pool with the entries of another in a layout.
+/// A pool with the entries of another in a layout, in pages without padding.
 fn convert(pool: &PoolRef, id: u32) -> Result<(PoolRef, Block), String> {
-    let (slots, size) = (pool.bytes.shape[0].max(0) as usize, pool.bytes.shape[1].max(0) as usize);
-    let dim = dim(pool.layout, size)?;
-    let wanted = layouts::entry_bytes(id, dim).map_err(|e| e.message)?;
-    let mut block = Block::poisoned(slots * wanted);
-    let mut values = vec![0f32; dim];
-    for slot in 0..slots {
-        // SAFETY: the pool was built by the reader with this many bytes.
-        let bytes = unsafe {
-            std::slice::from_raw_parts(pool.bytes.data.cast::<u8>().cast_const().add(slot * size), size)
-        };
-        layouts::decode(pool.layout, bytes, &mut values).map_err(|e| e.message)?;
-        if pool.layout == layout::KEY_FP8_HADAMARD {
-            hadamard(&mut values);
-        }
-        let to = &mut block.bytes_mut()[slot * wanted..(slot + 1) * wanted];
-        layouts::encode(id, &values, to).map_err(|e| e.message)?;
+    let wanted = pool_layout(pool, id)?;
+    let form = |layout: u32, data: usize, scale: usize, page_bytes: usize| Form {
+        layout,
+        shape: Shape { dim: pool.dim as usize, rope_dim: pool.rope_dim as usize },
+        parts: Parts { data, scale },
+        entries_per_page: pool.entries_per_page as usize,
+        page_bytes,
+    };
+    let (pages, size) = (pool.bytes.shape[0].max(0) as usize, pool.bytes.shape[1].max(0) as usize);
+    let per_page = pool.entries_per_page as usize;
+    let (from, to) = (
+        form(pool.layout, pool.data_bytes as usize, pool.scale_bytes as usize, size),
+        form(id, wanted.data_bytes, wanted.scale_bytes, wanted.page_bytes(per_page).next_multiple_of(4)),
+    );
+    // SAFETY: the pool was built by the reader with this many bytes.
+    let bytes = unsafe {
+        std::slice::from_raw_parts(pool.bytes.data.cast::<u8>().cast_const(), pages * from.page_bytes)
+    };
+    let mut block = Block::poisoned(pages * to.page_bytes);
+    let mut values = vec![0f32; from.shape.dim];
+    for slot in 0..pages * per_page {
+        let (data, scale) = from.ranges(slot);
+        let entry = Entry { data: &bytes[data], scale: &bytes[scale] };
+        plain(pool.layout, from.shape.rope_dim, entry, &mut values)?;
+        let (data, scale) = to.ranges(slot);
+        let (head, tail) = block.bytes_mut().split_at_mut(scale.start);
+        let entry = EntryMut { data: &mut head[data], scale: &mut tail[..scale.len()] };
+        layouts::encode(id, to.shape.rope_dim, &values, entry).map_err(|e| e.message)?;
     }
     let mut converted = *pool;
-    converted.layout = id;
+    (converted.layout, converted.data_bytes, converted.scale_bytes) =
+        (id, wanted.data_bytes as u32, wanted.scale_bytes as u32);
     converted.bytes.data = block.ptr().cast();
-    converted.bytes.shape[1] = wanted as i64;
-    converted.bytes.strides[0] = wanted as i64;
+    converted.bytes.shape[1] = to.page_bytes as i64;
+    converted.bytes.strides[0] = to.page_bytes as i64;
     Ok((converted, block))
 }
 
@@ -262,7 +285,7 @@ impl Run<'_> {
             Args::Compress(a) if a.pool.layout != own => Some(&a.pool),
             _ => None,
         };
-        let other = written.map(|pool| in_layout(pool, own)).transpose()?;
+        let other = written.map(|pool| pool_layout(pool, own)).transpose()?;
         // SAFETY: the arguments and what they point to live as long as this call.
         let (got, want) = unsafe { (Scratch::new(args, other), Scratch::new(args, other)) };
         if let Err(error) = self.generation.invoke(cell, &self.context(), got.args()) {
@@ -328,7 +351,7 @@ impl Run<'_> {
             Args::Compress(a) => {
                 let Args::Compress(of) = got.args() else { return Ok(()) };
                 let Some(bound) = loose(of.pool.layout) else { return Ok(()) };
-                let plain = in_layout(&a.pool, layout::KEY_F32)?;
+                let plain = pool_layout(&a.pool, plain_of(of.pool.layout))?;
                 // SAFETY: as in `judge`.
                 let want = unsafe { Scratch::new(args, Some(plain)) };
                 truth(&want, 0)?;
@@ -346,11 +369,6 @@ impl Run<'_> {
         }
         Ok(())
     }
-}
-
-fn in_layout(pool: &PoolRef, id: u32) -> Result<PoolLayout, String> {
-    let dim = dim(pool.layout, pool.bytes.shape[1].max(0) as usize)?;
-    Ok(PoolLayout { id, entry_bytes: layouts::entry_bytes(id, dim).map_err(|e| e.message)? })
 }
 
 impl fmt::Display for Replay {

@@ -6,6 +6,8 @@ use hotseam_abi::{
     Batch, CompressArgs, CoreArgs, PoolRef, RopeTables, SelectArgs, SeqSpan, TensorRef, WeightRef, device,
     layout, phase, weight_format,
 };
+use hotseam_conformance::layouts::Shape;
+use hotseam_conformance::truth;
 use hotseam_slots::Phase;
 
 const DIM: usize = 8;
@@ -76,11 +78,21 @@ impl Inputs {
     }
 
     fn pool(&self, id: u32) -> PoolRef {
-        let mut bytes = self.tensor(&[64, 4 * DIM]);
+        let parts = truth::layout::parts(id, Shape { dim: DIM, rope_dim: 4 }).unwrap();
+        let mut bytes = self.tensor(&[4, 16 * (parts.data + parts.scale)]);
         bytes.data = self.words.as_ptr().cast_mut().cast();
         bytes.dtype = dtype::U8;
-        let (table, table_width) = (self.table.as_ptr(), self.table.len() as u32);
-        PoolRef { bytes, layout: id, entries_per_page: 16, table, table_width }
+        PoolRef {
+            bytes,
+            layout: id,
+            entries_per_page: 16,
+            dim: DIM as u32,
+            rope_dim: 4,
+            data_bytes: parts.data as u32,
+            scale_bytes: parts.scale as u32,
+            table: self.table.as_ptr(),
+            table_width: self.table.len() as u32,
+        }
     }
 
     fn rope(&self) -> RopeTables {

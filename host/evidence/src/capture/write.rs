@@ -63,6 +63,20 @@ impl Writer {
     fn number_of(&mut self, name: &str, value: usize) {
         self.numbers.insert(name.to_owned(), value.into());
     }
+
+    /// What the entries of a pool are.
+    fn entries_of(&mut self, name: &str, pool: &PoolRef) {
+        for (field, value) in [
+            ("layout", pool.layout),
+            ("entries_per_page", pool.entries_per_page.max(1)),
+            ("dim", pool.dim),
+            ("rope_dim", pool.rope_dim),
+            ("data_bytes", pool.data_bytes),
+            ("scale_bytes", pool.scale_bytes),
+        ] {
+            self.number_of(&format!("{name}.{field}"), value as usize);
+        }
+    }
 }
 
 impl Fields for Writer {
@@ -134,7 +148,6 @@ impl Fields for Writer {
 
     fn pool(&mut self, name: &str, pool: &mut PoolRef, needed: &[Range<usize>]) -> Result {
         let (per_page, width) = (pool.entries_per_page.max(1) as usize, pool.table_width as usize);
-        let entry = pool.bytes.shape[1].max(0) as usize;
         // SAFETY: the arguments of a call that is looked at.
         let table = unsafe { bytes(pool.table, 4 * needed.len() * width) };
         let page_of = |seq: usize, i: usize| {
@@ -154,7 +167,7 @@ impl Fields for Writer {
                 pages.push(page as usize);
             }
         }
-        let size = per_page * entry;
+        let size = pool.bytes.shape[1].max(0) as usize;
         let mut data = Vec::with_capacity(pages.len() * size);
         for page in &pages {
             // SAFETY: as above; the page is one of the pool.
@@ -162,19 +175,17 @@ impl Fields for Writer {
                 bytes(pool.bytes.data.cast::<u8>().cast_const().add(page * size), size)
             });
         }
-        self.push(&format!("{name}.bytes"), dtype::U8, &[pages.len() * per_page, entry], &data);
+        self.push(&format!("{name}.bytes"), dtype::U8, &[pages.len(), size], &data);
         self.words(&format!("{name}.table"), dtype::I32, own.as_ptr(), own.len());
-        self.number_of(&format!("{name}.layout"), pool.layout as usize);
-        self.number_of(&format!("{name}.entries_per_page"), per_page);
         self.number_of(&format!("{name}.table_width"), width);
+        self.entries_of(name, pool);
         Ok(())
     }
 
     fn written(&mut self, name: &str, pool: &mut PoolRef) -> Result {
-        self.number_of(&format!("{name}.layout"), pool.layout as usize);
-        self.number_of(&format!("{name}.entries_per_page"), pool.entries_per_page as usize);
-        self.number_of(&format!("{name}.slots"), pool.bytes.shape[0].max(0) as usize);
-        self.number_of(&format!("{name}.entry_bytes"), pool.bytes.shape[1].max(0) as usize);
+        self.number_of(&format!("{name}.pages"), pool.bytes.shape[0].max(0) as usize);
+        self.number_of(&format!("{name}.page_bytes"), pool.bytes.shape[1].max(0) as usize);
+        self.entries_of(name, pool);
         Ok(())
     }
 

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use hotseam_abi::{CompressArgs, PoolRef, component};
-use hotseam_conformance::truth::layout::entry_bytes;
 use hotseam_engine::observe::{Args, Call, Handed, PoolLayout};
 
 use super::judge::truth;
-use super::values::dim;
+use super::values::pool_layout;
 
-/// Pools beside those of the engine, by the address of the engine's pool and by layout, with the same slots.
+/// Pools beside those of the engine, by the address of the engine's pool and by layout, with the same pages.
 #[derive(Debug, Default)]
 pub(crate) struct KeyPools {
     pools: BTreeMap<(usize, u32), Pool>,
@@ -17,16 +16,25 @@ pub(crate) struct KeyPools {
 
 #[derive(Debug)]
 struct Pool {
-    /// 4-byte words, so that entries are aligned.
+    /// 4-byte words, so that pages are aligned; a page begins at a word.
     words: Vec<u32>,
-    entry_bytes: usize,
-    /// Entry bytes of the engine's pool.
-    theirs: usize,
+    layout: PoolLayout,
+    entries_per_page: usize,
 }
 
 impl Pool {
-    fn new(slots: usize, entry_bytes: usize, theirs: usize) -> Self {
-        Self { words: vec![0; (slots * entry_bytes).div_ceil(4)], entry_bytes, theirs }
+    fn new(pages: usize, layout: PoolLayout, entries_per_page: usize) -> Self {
+        let mut new = Self { words: Vec::new(), layout, entries_per_page };
+        new.words = vec![0; pages * new.page_bytes() / 4];
+        new
+    }
+
+    fn page_bytes(&self) -> usize {
+        self.layout.page_bytes(self.entries_per_page).next_multiple_of(4)
+    }
+
+    fn pages(&self) -> usize {
+        self.words.len() * 4 / self.page_bytes().max(1)
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
@@ -35,15 +43,19 @@ impl Pool {
         unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast(), n) }
     }
 
-    fn slots(&self) -> usize {
-        self.words.len() * 4 / self.entry_bytes.max(1)
+    fn page_mut(&mut self, page: usize) -> &mut [u8] {
+        let size = self.page_bytes();
+        &mut self.bytes_mut()[page * size..(page + 1) * size]
     }
-}
 
-/// The layout `id` for the entries of `pool`.
-pub(crate) fn pool_layout(pool: &PoolRef, id: u32) -> Result<PoolLayout, String> {
-    let dim = dim(pool.layout, pool.bytes.shape[1].max(0) as usize)?;
-    Ok(PoolLayout { id, entry_bytes: entry_bytes(id, dim).map_err(|e| e.message)? })
+    /// Writes an entry, data and scales one after the other, to a slot.
+    fn put(&mut self, slot: usize, entry: &[u8]) {
+        let (PoolLayout { data_bytes, scale_bytes, .. }, per_page) = (self.layout, self.entries_per_page);
+        let (page, i) = (self.page_mut(slot / per_page), slot % per_page);
+        let (data, scale) = entry.split_at(data_bytes);
+        page[i * data_bytes..][..data_bytes].copy_from_slice(data);
+        page[per_page * data_bytes + i * scale_bytes..][..scale_bytes].copy_from_slice(scale);
+    }
 }
 
 impl KeyPools {
@@ -58,10 +70,9 @@ impl KeyPools {
         let wanted = pool_layout(&a.pool, layout)?;
         let scratch = call.scratch(Some(wanted));
         truth(&scratch, 0)?;
-        let theirs = a.pool.bytes.shape[1].max(0) as usize;
-        let slots = a.pool.bytes.shape[0].max(0) as usize;
+        let (pages, per_page) = (a.pool.bytes.shape[0].max(0) as usize, a.pool.entries_per_page as usize);
         let key = (a.pool.bytes.data.addr(), layout);
-        let pool = self.pools.entry(key).or_insert_with(|| Pool::new(slots, wanted.entry_bytes, theirs));
+        let pool = self.pools.entry(key).or_insert_with(|| Pool::new(pages, wanted, per_page.max(1)));
         let n = a.n_entries as usize;
         if n == 0 {
             return Ok(());
@@ -70,10 +81,9 @@ impl KeyPools {
         let out_slots = unsafe { std::slice::from_raw_parts(a.out_slots, n) };
         let places = scratch.places();
         let entries = &scratch.outputs()[0];
-        let size = wanted.entry_bytes;
+        let size = wanted.data_bytes + wanted.scale_bytes;
         for ((item, _), bytes) in places[0].items.iter().zip(entries.chunks_exact(size)) {
-            let slot = out_slots[*item] as usize;
-            pool.bytes_mut()[slot * size..(slot + 1) * size].copy_from_slice(bytes);
+            pool.put(out_slots[*item] as usize, bytes);
         }
         Ok(())
     }
@@ -85,10 +95,11 @@ impl KeyPools {
         }
         let pool = self.pools.get_mut(&(engine.bytes.data.addr(), layout))?;
         let mut view = *engine;
-        view.layout = layout;
+        (view.layout, view.data_bytes, view.scale_bytes) =
+            (layout, pool.layout.data_bytes as u32, pool.layout.scale_bytes as u32);
         view.bytes.data = pool.words.as_mut_ptr().cast();
-        view.bytes.shape = [pool.slots() as i64, pool.entry_bytes as i64, 1, 1];
-        view.bytes.strides = [pool.entry_bytes as i64, 1, 1, 1];
+        view.bytes.shape = [pool.pages() as i64, pool.page_bytes() as i64, 1, 1];
+        view.bytes.strides = [pool.page_bytes() as i64, 1, 1, 1];
         Some(view)
     }
 
@@ -96,25 +107,18 @@ impl KeyPools {
     pub(crate) fn handed(&mut self, moved: &[Handed<'_>]) {
         for part in moved.iter().filter(|m| m.component == component::INDEX_KEYS && !m.is_empty()) {
             let ((from, to), (src, dst)) = (part.bases(), part.items());
-            let item = part.sent(0).len();
             let layouts: Vec<u32> =
                 self.pools.keys().filter(|(base, _)| *base == from).map(|k| k.1).collect();
             for layout in layouts {
                 let Some(source) = self.pools.remove(&(from, layout)) else { continue };
-                let page = item / source.theirs.max(1) * source.entry_bytes;
-                let slots = dst
-                    .iter()
-                    .max()
-                    .map_or(0, |last| (*last as usize + 1) * page / source.entry_bytes.max(1));
-                let slots = slots.max(source.slots());
+                let pages = dst.iter().max().map_or(0, |last| *last as usize + 1).max(source.pages());
                 let target = self
                     .pools
                     .entry((to, layout))
-                    .or_insert_with(|| Pool::new(slots, source.entry_bytes, source.theirs));
+                    .or_insert_with(|| Pool::new(pages, source.layout, source.entries_per_page));
                 let mut source = source;
                 for (s, d) in src.iter().zip(dst) {
-                    let bytes = source.bytes_mut()[*s as usize * page..][..page].to_vec();
-                    target.bytes_mut()[*d as usize * page..][..page].copy_from_slice(&bytes);
+                    target.page_mut(*d as usize).copy_from_slice(source.page_mut(*s as usize));
                 }
                 self.pools.insert((from, layout), source);
             }

@@ -8,8 +8,9 @@ use hotseam_engine::observe::{Args, Call, Handed, Observer, Scratch, Stepping};
 use hotseam_slots::{CallError, CellId, Generation, Op, Seam, Snapshot};
 
 use super::judge::{Judged, judge, layout_of, positions, truth};
-use super::keys::{KeyPools, pool_layout, written};
+use super::keys::{KeyPools, written};
 use super::tally::{CellTally, Fault, Place};
+use super::values::pool_layout;
 
 /// Called with the rows that were compared so far.
 pub type Progress = Box<dyn FnMut(usize) + Send>;

@@ -1,8 +1,9 @@
 //! Outputs of a call as numbers.
 
-use hotseam_abi::layout::{KEY_BF16, KEY_FP8_HADAMARD};
+use hotseam_abi::PoolRef;
+use hotseam_conformance::layouts::{self, Shape};
 use hotseam_conformance::truth::{layout, numbers};
-use hotseam_engine::observe::{Kind, Place};
+use hotseam_engine::observe::{Entry, Kind, Place, PoolLayout};
 
 /// One output of a call, decoded.
 #[derive(Debug, Clone)]
@@ -55,10 +56,9 @@ fn one(place: &Place, bytes: &[u8]) -> Result<Values, String> {
     let data = match place.kind {
         Kind::F32 => Data::Floats(words().map(f32::from_ne_bytes).collect()),
         Kind::I32 => Data::Ids(words().map(i32::from_ne_bytes).collect()),
-        Kind::Entry { layout } => {
-            let dim = dim(layout, place.item_bytes)?;
-            inner = vec![("channel", dim)];
-            Data::Floats(entries(layout, dim, place.item_bytes, bytes)?)
+        Kind::Entry(entry) => {
+            inner = vec![("channel", entry.dim)];
+            Data::Floats(entries(entry, bytes)?)
         }
     };
     let width = inner.iter().map(|(_, n)| n).product();
@@ -66,27 +66,40 @@ fn one(place: &Place, bytes: &[u8]) -> Result<Values, String> {
     Ok(Values { name: place.name, axis: place.axis, inner, items, width, data })
 }
 
-/// Values of an entry of `bytes` bytes.
-pub(crate) fn dim(id: u32, bytes: usize) -> Result<usize, String> {
-    let dim = match id {
-        KEY_BF16 => bytes / 2,
-        KEY_FP8_HADAMARD => bytes.saturating_sub(4),
-        _ => bytes / 4,
-    };
-    match layout::entry_bytes(id, dim) {
-        Ok(n) if n == bytes => Ok(dim),
-        Ok(n) => Err(format!("an entry of layout {id} has {bytes} bytes, expected {n} for {dim} values")),
-        Err(error) => Err(error.message),
-    }
+/// The layout `id` for the entries of `pool`.
+///
+/// # Errors
+/// If truth does not know the layout, or it cannot hold the entries.
+pub(crate) fn pool_layout(pool: &PoolRef, id: u32) -> Result<PoolLayout, String> {
+    let shape = Shape { dim: pool.dim as usize, rope_dim: pool.rope_dim as usize };
+    let parts = layout::parts(id, shape).map_err(|e| e.message)?;
+    Ok(PoolLayout { id, data_bytes: parts.data, scale_bytes: parts.scale })
 }
 
-fn entries(id: u32, dim: usize, size: usize, bytes: &[u8]) -> Result<Vec<f32>, String> {
-    let mut values = vec![0f32; bytes.len() / size.max(1) * dim];
-    for (entry, out) in bytes.chunks_exact(size.max(1)).zip(values.chunks_exact_mut(dim.max(1))) {
-        layout::decode(id, entry, out).map_err(|e| e.message)?;
-        if id == KEY_FP8_HADAMARD {
-            numbers::hadamard(out);
-        }
+/// Gathered entries as values, turned back if they are rotated.
+fn entries(kind: Entry, bytes: &[u8]) -> Result<Vec<f32>, String> {
+    let size = (kind.data_bytes + kind.scale_bytes).max(1);
+    let mut values = vec![0f32; bytes.len() / size * kind.dim];
+    for (bytes, out) in bytes.chunks_exact(size).zip(values.chunks_exact_mut(kind.dim.max(1))) {
+        let (data, scale) = bytes.split_at(kind.data_bytes);
+        plain(kind.layout, kind.rope_dim, layouts::Entry { data, scale }, out)?;
     }
     Ok(values)
+}
+
+/// Reads an entry, turned back if it is rotated, so that layouts can be compared.
+///
+/// # Errors
+/// If truth does not know the layout.
+pub(crate) fn plain(
+    id: u32,
+    rope_dim: usize,
+    entry: layouts::Entry<'_>,
+    out: &mut [f32],
+) -> Result<(), String> {
+    layout::decode(id, rope_dim, entry, out).map_err(|e| e.message)?;
+    if layout::rotates(id) {
+        numbers::hadamard(out);
+    }
+    Ok(())
 }

@@ -6,7 +6,7 @@ use crate::open::Source;
 use crate::plugin::Plugin;
 use crate::root::ROOTS;
 use crate::sidecar::Mirror;
-use crate::{Instance, Options, open, services};
+use crate::{Instance, Options, Shape, open, services};
 use hotseam_abi::seam;
 use std::cell::RefCell;
 use std::fs::File;
@@ -17,6 +17,7 @@ use std::sync::Arc;
 /// Dimensions of entries that instances are made for.
 const HEAD_DIM: u32 = 64;
 const INDEX_HEAD_DIM: u32 = 32;
+const ROPE_DIM: u32 = 16;
 /// Threads of the child's pool.
 const THREADS: usize = 2;
 /// Bytes that the child may write to a file.
@@ -69,13 +70,13 @@ fn examine(
     let source = Source { name: &request.name, path: &request.path, staged: &request.staged, stage };
     let (entry, kind) = open::entry(source, ROOTS)?;
     let plugin = Arc::new(Plugin::check(source, entry, kind, request.sha256.clone())?);
-    let dim = match plugin.seam() {
-        seam::ATTENTION => HEAD_DIM,
-        seam::INDEXER => INDEX_HEAD_DIM,
-        _ => 0,
+    let shape = match plugin.seam() {
+        seam::ATTENTION => Shape { dim: HEAD_DIM, rope_dim: ROPE_DIM },
+        seam::INDEXER => Shape { dim: INDEX_HEAD_DIM, rope_dim: ROPE_DIM },
+        _ => Shape::default(),
     };
     stage("create");
-    let (create_error, conformance) = match plugin.create(&Options::new(), dim) {
+    let (create_error, conformance) = match plugin.create(&Options::new(), shape) {
         Err(error) => (Some(error.to_string()), None),
         Ok(instance) => {
             stage("conformance");

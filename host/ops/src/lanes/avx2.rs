@@ -177,6 +177,23 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn fma_column<const M: usize>(
+        self,
+        x: &[Self::Pair; M],
+        at: *const f32,
+        mut sums: [Self::Pair; M],
+    ) -> [Self::Pair; M] {
+        for half in 0..2 {
+            // SAFETY: the caller promises sixteen readable f32.
+            let w = unsafe { self.load(at.add(half * 8)) };
+            for m in 0..M {
+                sums[m][half] = self.fma(x[m][half], w, sums[m][half]);
+            }
+        }
+        sums
+    }
+
+    #[inline(always)]
     unsafe fn load_pair(self, at: *const f32) -> Self::Pair {
         // SAFETY: the caller promises sixteen readable f32.
         unsafe { [self.load(at), self.load(at.add(8))] }
@@ -215,8 +232,8 @@ impl Lanes for Avx2 {
         // SAFETY: self proves AVX2; the caller promises sixteen readable bytes at each.
         let [a, b] = unsafe {
             [
-                self.nibbles32(_mm_loadu_si128(at[0].cast()), tables[0]),
-                self.nibbles32(_mm_loadu_si128(at[1].cast()), tables[1]),
+                self.nibbles32(_mm256_broadcastsi128_si256(_mm_loadu_si128(at[0].cast())), tables[0]),
+                self.nibbles32(_mm256_broadcastsi128_si256(_mm_loadu_si128(at[1].cast())), tables[1]),
             ]
         };
         [[a[0], b[0]], [a[1], b[1]], [a[2], b[2]], [a[3], b[3]]]
@@ -228,37 +245,36 @@ impl Lanes for Avx2 {
         // from these bytes are used, so the others are not computed.
         let [a, b] = unsafe {
             [
-                self.nibbles32(_mm_loadl_epi64(at[0].cast()), tables[0]),
-                self.nibbles32(_mm_loadl_epi64(at[1].cast()), tables[1]),
+                self.nibbles32(_mm256_set1_epi64x(at[0].cast::<i64>().read_unaligned()), tables[0]),
+                self.nibbles32(_mm256_set1_epi64x(at[1].cast::<i64>().read_unaligned()), tables[1]),
             ]
         };
         [[a[0], b[0]], [a[1], b[1]]]
     }
 
     #[inline(always)]
-    fn to_nibbles(self, a: __m256) -> __m256 {
+    fn nibble_order(self, a: __m256) -> __m256 {
         // SAFETY: self proves AVX2.
         unsafe { _mm256_permutevar8x32_ps(a, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7)) }
     }
 
     #[inline(always)]
-    fn from_nibbles(self, a: __m256) -> __m256 {
+    fn natural_order(self, a: __m256) -> __m256 {
         // SAFETY: self proves AVX2.
         unsafe { _mm256_permutevar8x32_ps(a, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)) }
     }
 }
 
 impl Avx2 {
-    /// The values of the codes in sixteen bytes, in the order of nibbles.
+    /// The values of the codes in sixteen bytes, which are in both halves of `bytes`, in the order of nibbles.
     #[inline(always)]
-    fn nibbles32(self, bytes: __m128i, table: &NibbleTable) -> [__m256; 4] {
+    fn nibbles32(self, bytes: __m256i, table: &NibbleTable) -> [__m256; 4] {
         // SAFETY: self proves AVX2; both halves of the table are sixteen readable bytes.
         unsafe {
             // The low half works on the low nibbles, the high half on the high ones: from here on, every step stays
             // within the halves.
-            let both = _mm256_broadcastsi128_si256(bytes);
             let codes = _mm256_and_si256(
-                _mm256_srlv_epi32(both, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4)),
+                _mm256_srlv_epi32(bytes, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4)),
                 _mm256_set1_epi8(15),
             );
             let half = |bytes: &[u8; 16]| _mm256_broadcastsi128_si256(_mm_loadu_si128(bytes.as_ptr().cast()));

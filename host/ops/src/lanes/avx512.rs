@@ -151,6 +151,21 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn fma_column<const M: usize>(
+        self,
+        x: &[Self::Pair; M],
+        at: *const f32,
+        mut sums: [Self::Pair; M],
+    ) -> [Self::Pair; M] {
+        // SAFETY: the caller promises sixteen readable f32.
+        let w = unsafe { self.load_pair(at) };
+        for m in 0..M {
+            sums[m] = self.fma_pair(x[m], w, sums[m]);
+        }
+        sums
+    }
+
+    #[inline(always)]
     unsafe fn load_pair(self, at: *const f32) -> __m512 {
         // SAFETY: self proves AVX-512 F; the caller promises sixteen readable f32.
         unsafe { _mm512_loadu_ps(at) }
@@ -204,13 +219,13 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn to_nibbles(self, a: __m256) -> __m256 {
-        self.0.to_nibbles(a)
+    fn nibble_order(self, a: __m256) -> __m256 {
+        self.0.nibble_order(a)
     }
 
     #[inline(always)]
-    fn from_nibbles(self, a: __m256) -> __m256 {
-        self.0.from_nibbles(a)
+    fn natural_order(self, a: __m256) -> __m256 {
+        self.0.natural_order(a)
     }
 }
 

@@ -89,6 +89,17 @@ pub trait Lanes: Copy {
     fn fma_pair(self, a: Self::Pair, b: Self::Pair, c: Self::Pair) -> Self::Pair;
     /// `a * b` in all lanes of a pair.
     fn mul_pair(self, a: Self::Pair, b: Self::Pair) -> Self::Pair;
+    /// One pair of weights times `M` pairs: `sums[m] + x[m] * at`, the weights read from `at`. An implementation
+    /// keeps the number of values that are alive at once as low as it can: tiles fill all registers.
+    ///
+    /// # Safety
+    /// `at` is valid for reads of sixteen f32.
+    unsafe fn fma_column<const M: usize>(
+        self,
+        x: &[Self::Pair; M],
+        at: *const f32,
+        sums: [Self::Pair; M],
+    ) -> [Self::Pair; M];
     /// Reads sixteen values.
     ///
     /// # Safety
@@ -126,9 +137,9 @@ pub trait Lanes: Copy {
     /// Each of `at` is valid for reads of eight bytes.
     unsafe fn load_nibbles16(self, at: [*const u8; 2], tables: [&NibbleTable; 2]) -> [Self::Pair; 2];
     /// Puts eight lanes into the order of nibbles: `0 2 4 6 1 3 5 7`.
-    fn to_nibbles(self, a: Self::V) -> Self::V;
-    /// Undoes [`Self::to_nibbles`].
-    fn from_nibbles(self, a: Self::V) -> Self::V;
+    fn nibble_order(self, a: Self::V) -> Self::V;
+    /// Undoes [`Self::nibble_order`].
+    fn natural_order(self, a: Self::V) -> Self::V;
 
     /// Reads an array.
     #[inline(always)]

@@ -119,6 +119,23 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    unsafe fn fma_column<const M: usize>(
+        self,
+        x: &[Self::Pair; M],
+        at: *const f32,
+        mut sums: [Self::Pair; M],
+    ) -> [Self::Pair; M] {
+        for half in 0..2 {
+            // SAFETY: the caller promises sixteen readable f32.
+            let w = unsafe { self.load(at.add(half * 8)) };
+            for m in 0..M {
+                sums[m][half] = self.fma(x[m][half], w, sums[m][half]);
+            }
+        }
+        sums
+    }
+
+    #[inline(always)]
     unsafe fn load_pair(self, at: *const f32) -> Self::Pair {
         // SAFETY: the caller promises sixteen readable f32.
         unsafe { [self.load(at), self.load(at.add(LANES))] }
@@ -166,12 +183,12 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    fn to_nibbles(self, a: Self::V) -> Self::V {
+    fn nibble_order(self, a: Self::V) -> Self::V {
         [0, 2, 4, 6, 1, 3, 5, 7].map(|i| a[i])
     }
 
     #[inline(always)]
-    fn from_nibbles(self, a: Self::V) -> Self::V {
+    fn natural_order(self, a: Self::V) -> Self::V {
         [0, 4, 1, 5, 2, 6, 3, 7].map(|i| a[i])
     }
 }

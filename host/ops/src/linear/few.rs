@@ -1,12 +1,10 @@
 //! Few rows: the weights are read once and used straight from where they lie.
+#![allow(clippy::needless_range_loop, reason = "register tiles are indexed in two arrays at once")]
 
 use super::source::{Source, load_tail};
-use super::tile::{for_row_tiles, strided};
+use super::tile::strided;
 use super::{Area, Product};
 use crate::lanes::{LANES, Lanes, padded};
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// Computes an area of `y`. If the source gives vectors in the order of nibbles, so does `x`.
 ///
@@ -26,27 +24,27 @@ pub(super) unsafe fn multiply<const S: usize, L: Lanes, W: Source<S>>(
         while col < end {
             let stop = end.min(col.saturating_add(w.alike(col)));
             // Eight columns stay in the L1 cache for all rows.
-            while col + 8 <= stop {
-                for_row_tiles!(row in area.row, area.rows, threes: S == 1 && W::BLOCK == usize::MAX; M => if M == 1 {
-                    columns::<S, L, W, 1, 4>(lanes, p, w, row, col, 8);
-                } else {
-                    columns::<S, L, W, M, 2>(lanes, p, w, row, col, 4);
-                    columns::<S, L, W, M, 2>(lanes, p, w, row, col + 4, 4);
-                });
-                col += 8;
+            let count = (stop - col).min(8);
+            let (mut row, end) = (area.row, area.row + area.rows);
+            while row < end {
+                // One row cannot keep the multiply-add units busy, so the last tile is not a single one if it need not.
+                let left = end - row;
+                match left {
+                    1 => columns::<S, L, W, 1, 4>(lanes, p, w, row, col, count),
+                    2 => columns::<S, L, W, 2, 2>(lanes, p, w, row, col, count),
+                    3 | 5 | 6 if L::WIDE => columns::<S, L, W, 3, 2>(lanes, p, w, row, col, count),
+                    3 | 5 | 6 => columns::<S, L, W, 3, 1>(lanes, p, w, row, col, count),
+                    _ if L::WIDE => columns::<S, L, W, 4, 2>(lanes, p, w, row, col, count),
+                    _ => columns::<S, L, W, 4, 1>(lanes, p, w, row, col, count),
+                }
+                row += if matches!(left, 3 | 5 | 6) { 3 } else { left.min(4) };
             }
-            while col < stop {
-                let count = (stop - col).min(2);
-                for_row_tiles!(row in area.row, area.rows, threes: false; M => {
-                    columns::<S, L, W, M, 1>(lanes, p, w, row, col, count);
-                });
-                col += count;
-            }
+            col += count;
         }
     }
 }
 
-/// `M` rows times `count` columns from `col` on, which fill `P` pairs up to perhaps the last place.
+/// `M` rows times up to eight columns from `col` on, `P` pairs at a time.
 ///
 /// # Safety
 /// As [`multiply`]; the columns have the same scales.
@@ -59,22 +57,23 @@ unsafe fn columns<const S: usize, L: Lanes, W: Source<S>, const M: usize, const 
     col: usize,
     count: usize,
 ) {
-    // SAFETY: as promised by the caller. An empty last place repeats the last column.
-    unsafe {
-        let x = strided::<f32, M>(p.x.add(row * p.x_stride), p.x_stride);
-        let mut rows = [[w.row(col); 2]; P];
-        let mut ahead = rows;
-        for pair in 0..P {
-            for side in 0..2 {
-                let column = col + (2 * pair + side).min(count - 1);
-                rows[pair][side] = w.row(column);
-                ahead[pair][side] = w.row(column + count);
+    let mut first = 0;
+    while first < count {
+        // SAFETY: as promised by the caller. An empty place repeats the last column.
+        unsafe {
+            let x = strided::<f32, M>(p.x.add(row * p.x_stride), p.x_stride);
+            let mut rows = [[w.row(col); 2]; P];
+            for pair in 0..P {
+                for side in 0..2 {
+                    rows[pair][side] = w.row(col + (first + 2 * pair + side).min(count - 1));
+                }
+            }
+            let sums = tile(lanes, x, w, rows, p.k);
+            for (m, sums) in sums.into_iter().enumerate() {
+                p.store::<L, P>(lanes, row + m, col + first, (count - first).min(2 * P), sums, W::NIBBLES);
             }
         }
-        let sums = tile(lanes, x, w, rows, ahead, p.k);
-        for (m, sums) in sums.into_iter().enumerate() {
-            p.store::<L, P>(lanes, row + m, col, count, sums, W::NIBBLES);
-        }
+        first += 2 * P;
     }
 }
 
@@ -88,7 +87,6 @@ unsafe fn tile<const S: usize, L: Lanes, W: Source<S>, const M: usize, const P: 
     x: [*const f32; M],
     w: W,
     rows: [[W::Row; 2]; P],
-    ahead: [[W::Row; 2]; P],
     k: usize,
 ) -> [[L::Pair; P]; M] {
     let zero = lanes.pair(lanes.splat(0.0), lanes.splat(0.0));
@@ -100,14 +98,37 @@ unsafe fn tile<const S: usize, L: Lanes, W: Source<S>, const M: usize, const P: 
     unsafe {
         while i < whole {
             let scale = w.scale(lanes, [rows[0][0]; 2], i);
-            let end = whole.min(i.saturating_add(W::BLOCK));
-            while i < end {
+            let end = whole.min(i + W::BLOCK);
+            // The next eight columns. One row is quicker without: it reads as fast as the processor fetches by itself.
+            if M > 1 {
                 for pair in 0..P {
-                    let values = W::load(lanes, rows[pair], i, scale);
+                    for side in 0..2 {
+                        W::prefetch(rows[pair][side], i + 8 * k);
+                    }
+                }
+            }
+            while i < end {
+                if S == 1 {
+                    let mut now = [zero; M];
                     for m in 0..M {
-                        for v in 0..S {
-                            let x = lanes.load_twice(x[m].add(i + v * LANES));
-                            sums[m][pair] = lanes.fma_pair(x, values[v], sums[m][pair]);
+                        now[m] = W::scale_x(lanes, lanes.load_twice(x[m].add(i)), scale);
+                    }
+                    for pair in 0..P {
+                        let values = W::load(lanes, rows[pair], i, scale);
+                        for m in 0..M {
+                            sums[m][pair] = lanes.fma_pair(now[m], values[0], sums[m][pair]);
+                        }
+                    }
+                } else {
+                    // There are not enough registers for so many vectors of `x`: they come from memory.
+                    for pair in 0..P {
+                        let values = W::load(lanes, rows[pair], i, scale);
+                        for m in 0..M {
+                            for v in 0..S {
+                                let x = lanes.load_twice(x[m].add(i + v * LANES));
+                                let x = W::scale_x(lanes, x, scale);
+                                sums[m][pair] = lanes.fma_pair(x, values[v], sums[m][pair]);
+                            }
                         }
                     }
                 }
@@ -124,7 +145,6 @@ unsafe fn tile<const S: usize, L: Lanes, W: Source<S>, const M: usize, const P: 
             }
         }
     }
-    let _ = (ahead, LINE);
     sums
 }
 
@@ -146,8 +166,8 @@ impl Product {
         // SAFETY: as promised by the caller.
         let y = unsafe { std::slice::from_raw_parts_mut(self.y.add(row * self.y_stride + col), count) };
         let natural =
-            |pair: L::Pair| lanes.split(pair).map(|sum| if nibbles { lanes.from_nibbles(sum) } else { sum });
-        if P % 2 == 0 && count == 2 * P {
+            |pair: L::Pair| lanes.split(pair).map(|sum| if nibbles { lanes.natural_order(sum) } else { sum });
+        if P.is_multiple_of(2) && count == 2 * P {
             for (two, y) in sums.chunks_exact(2).zip(y.chunks_exact_mut(4)) {
                 let ([a, b], [c, d]) = (natural(two[0]), natural(two[1]));
                 y.copy_from_slice(&lanes.sum4([a, b, c, d]));

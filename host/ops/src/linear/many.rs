@@ -1,11 +1,13 @@
 //! Many rows: weights are unpacked into a panel of f32 that fits the L1 cache, and the panel is multiplied with a
 //! block of rows. Where `k` is longer than a panel, the lanes of unfinished sums wait in memory.
+#![allow(clippy::needless_range_loop, reason = "register tiles are indexed in two arrays at once")]
 
 use std::cell::RefCell;
 
 use super::source::{Source, load_tail};
 use super::tile::strided;
-use super::{Area, Product};
+use super::{Area, Product, Weight, with_source};
+use crate::isa::{Isa, Kernel};
 use crate::lanes::{LANES, Lanes, padded};
 
 /// Columns of a panel.
@@ -49,27 +51,18 @@ pub(super) fn row_block(rows: usize) -> usize {
 ///
 /// # Safety
 /// The area is in bounds of all operands, and nobody else touches it in `y`.
-#[inline(always)]
-pub(super) unsafe fn multiply<const S: usize, L: Lanes, W: Source<S>>(
-    lanes: L,
-    p: &Product,
-    w: W,
-    area: Area,
-) {
+pub(super) unsafe fn multiply(isa: Isa, p: &Product, data: Weight<'_>, area: Area) {
     let mut scratch = SCRATCH.take();
     let [panel, sums] = &mut scratch;
     let panel = room(panel, PAIRS * K_STEP.min(p.k).div_ceil(LANES));
-    let sums = room(sums, if p.k > K_STEP { PAIRS * area.rows } else { 0 });
+    let sums = room(sums, PAIRS * area.rows);
     for first in (0..area.cols).step_by(COLS) {
         let part = Area { col: area.col + first, cols: COLS.min(area.cols - first), ..area };
         let mut from = 0;
         loop {
             let step = Step { from, to: p.k.min(from + K_STEP), panel, sums };
-            // SAFETY: the columns and numbers are part of the area and the matrix; the scratch has room for both.
-            unsafe {
-                unpack(lanes, w, part, step);
-                block(lanes, p, part, step);
-            }
+            isa.run(Unpack { data, k: p.k, part, step });
+            isa.run(Block { p, part, step });
             from = step.to;
             if from == p.k {
                 break;
@@ -77,6 +70,42 @@ pub(super) unsafe fn multiply<const S: usize, L: Lanes, W: Source<S>>(
         }
     }
     SCRATCH.set(scratch);
+}
+
+/// Kernel: weights into the panel. Made by [`multiply`] only, for columns and numbers that exist.
+struct Unpack<'a> {
+    data: Weight<'a>,
+    k: usize,
+    part: Area,
+    step: Step,
+}
+
+impl Kernel for Unpack<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        let Self { data, k, part, step } = self;
+        // SAFETY: the part and the step are in bounds, and the panel has room for them.
+        with_source!(data, k, w => unsafe { unpack(lanes, w, part, step) });
+    }
+}
+
+/// Kernel: the panel times a block of rows. Made by [`multiply`] only, for a part of `y` that is ours.
+struct Block<'a> {
+    p: &'a Product,
+    part: Area,
+    step: Step,
+}
+
+impl Kernel for Block<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        // SAFETY: the part is in bounds and ours, and the panel holds its columns.
+        unsafe { block(lanes, self.p, self.part, self.step) }
+    }
 }
 
 /// A range of numbers along `k`.
@@ -87,7 +116,7 @@ struct Step {
     /// `[ceil((to - from) / 8), 4, 2, 8]`: columns interleaved by eights, the last eight padded with zeros. A
     /// processor with narrow registers has `[2, ceil(..), 2, 2, 8]` instead: what one tile reads is contiguous.
     panel: *mut f32,
-    /// `[rows, 4, 2, 8]` if `k` takes more than one step.
+    /// Lanes of the sums so far, `[rows, 4, 2, 8]`.
     sums: *mut f32,
 }
 
@@ -124,12 +153,12 @@ unsafe fn unpack<const S: usize, L: Lanes, W: Source<S>>(lanes: L, w: W, part: A
             let mut i = from;
             while i < whole {
                 let scale = w.scale(lanes, rows, i);
-                let end = whole.min(i.saturating_add(W::BLOCK));
+                let end = whole.min(i + W::BLOCK);
                 while i < end {
                     for values in W::load(lanes, rows, i, scale) {
                         let [a, b] = lanes.split(values);
                         let values = if W::NIBBLES {
-                            lanes.pair(lanes.from_nibbles(a), lanes.from_nibbles(b))
+                            lanes.pair(lanes.natural_order(a), lanes.natural_order(b))
                         } else {
                             values
                         };
@@ -195,70 +224,84 @@ unsafe fn stripe<L: Lanes, const M: usize, const P: usize>(
     step: Step,
     row: usize,
 ) {
-    let count = step.to - step.from;
-    let whole = count - count % LANES;
     // SAFETY: as promised by the caller; the panel and the sums have a place for every pair.
     unsafe {
         let x = strided::<f32, M>(p.x.add(row * p.x_stride + step.from), p.x_stride);
+        let sums = step.sums.add((row - part.row) * PAIRS * PAIR);
         for first in (0..PAIRS).step_by(P) {
-            if 2 * first >= part.cols {
-                break;
+            if 2 * first < part.cols {
+                let panel = step.panel.add(step.column::<L>(first));
+                tile::<L, M, P>(lanes, x, panel, sums.add(first * PAIR), step.to - step.from, step.from > 0);
             }
-            let panel = step.panel.add(step.column::<L>(first)).cast_const();
-            let waiting = |m: usize, pair: usize| {
-                step.sums.wrapping_add(((row - part.row + m) * PAIRS + first + pair) * PAIR)
-            };
-            let mut sums = [[lanes.pair(lanes.splat(0.0), lanes.splat(0.0)); P]; M];
-            if step.from > 0 {
-                for (m, sums) in sums.iter_mut().enumerate() {
-                    for (pair, sum) in sums.iter_mut().enumerate() {
-                        *sum = lanes.load_pair(waiting(m, pair));
-                    }
-                }
-            }
-            let mut i = 0;
-            while i < whole {
-                multiply_add(lanes, x.map(|x| lanes.load_twice(x.add(i))), panel.add(2 * P * i), &mut sums);
-                i += LANES;
-            }
-            if whole < count {
-                let x = x.map(|x| {
-                    let x = std::slice::from_raw_parts(x.add(whole), count - whole);
-                    let x = lanes.get(&padded(x));
-                    lanes.pair(x, x)
-                });
-                multiply_add(lanes, x, panel.add(2 * P * whole), &mut sums);
-            }
-            for (m, sums) in sums.into_iter().enumerate() {
-                if step.to == p.k {
-                    let cols = (2 * P).min(part.cols - 2 * first);
-                    p.store::<L, P>(lanes, row + m, part.col + 2 * first, cols, sums, false);
-                } else {
-                    for (pair, sum) in sums.into_iter().enumerate() {
-                        lanes.store_pair(sum, waiting(m, pair));
-                    }
-                }
+        }
+        if step.to == p.k {
+            for m in 0..M {
+                let sum = |pair: usize| lanes.load_pair(sums.add((m * PAIRS + pair) * PAIR));
+                p.store::<L, PAIRS>(
+                    lanes,
+                    row + m,
+                    part.col,
+                    part.cols,
+                    [sum(0), sum(1), sum(2), sum(3)],
+                    false,
+                );
             }
         }
     }
 }
 
-/// Eight numbers of `M` rows times those of `P` pairs of columns.
+/// Adds `count` products to each lane of `M x P` pairs of sums, which lie at `sums`, [`PAIRS`] pairs a row; they
+/// start at zero unless `more`. Every loop over registers must be simple enough to be unrolled.
 ///
 /// # Safety
-/// The panel is valid for reads of `P` pairs.
+/// Each of `x` is valid for reads of `count` f32, `panel` for `ceil(count / 8)` times `P` pairs, and `sums` for reads
+/// and writes.
 #[inline(always)]
-unsafe fn multiply_add<L: Lanes, const M: usize, const P: usize>(
+unsafe fn tile<L: Lanes, const M: usize, const P: usize>(
     lanes: L,
-    x: [L::Pair; M],
+    x: [*const f32; M],
     panel: *const f32,
-    sums: &mut [[L::Pair; P]; M],
+    at: *mut f32,
+    count: usize,
+    more: bool,
 ) {
-    for pair in 0..P {
-        // SAFETY: as promised by the caller.
-        let w = unsafe { lanes.load_pair(panel.add(pair * PAIR)) };
-        for m in 0..M {
-            sums[m][pair] = lanes.fma_pair(x[m], w, sums[m][pair]);
+    let zero = lanes.pair(lanes.splat(0.0), lanes.splat(0.0));
+    let mut sums = [[zero; M]; P];
+    // SAFETY: as promised by the caller.
+    unsafe {
+        if more {
+            for pair in 0..P {
+                for m in 0..M {
+                    sums[pair][m] = lanes.load_pair(at.add((m * PAIRS + pair) * PAIR));
+                }
+            }
+        }
+        let whole = count - count % LANES;
+        let mut i = 0;
+        while i < whole {
+            let mut now = [zero; M];
+            for m in 0..M {
+                now[m] = lanes.load_twice(x[m].add(i));
+            }
+            for pair in 0..P {
+                sums[pair] = lanes.fma_column(&now, panel.add(2 * P * i + pair * PAIR), sums[pair]);
+            }
+            i += LANES;
+        }
+        if whole < count {
+            let mut now = [zero; M];
+            for m in 0..M {
+                let x = lanes.get(&padded(std::slice::from_raw_parts(x[m].add(whole), count - whole)));
+                now[m] = lanes.pair(x, x);
+            }
+            for pair in 0..P {
+                sums[pair] = lanes.fma_column(&now, panel.add(2 * P * whole + pair * PAIR), sums[pair]);
+            }
+        }
+        for pair in 0..P {
+            for m in 0..M {
+                lanes.store_pair(sums[pair][m], at.add((m * PAIRS + pair) * PAIR));
+            }
         }
     }
 }

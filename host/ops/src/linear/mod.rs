@@ -18,7 +18,7 @@ use std::cell::RefCell;
 
 use source::Source;
 
-use crate::isa::{Kernel, dispatch};
+use crate::isa::{Isa, Kernel};
 use crate::lanes::Lanes;
 use crate::parallel::Parallel;
 
@@ -69,7 +69,7 @@ pub fn linear_into(
     }
 
     match data {
-        Weight::Fp8 { scales, .. } if !source::Fp8::fits(scales) => {
+        Weight::Fp8 { scales, .. } if !source::fp8_fits(scales) => {
             let mut wide = vec![0.0; n * k];
             dequantise(w, &mut wide);
             let wide = Mat { data: Weight::F32(&wide), n, k };
@@ -79,12 +79,12 @@ pub fn linear_into(
     }
     let product = Product { x: x.as_ptr(), x_stride, y: y.as_mut_ptr(), y_stride, k };
     let grid = Grid::new(par.threads(), rows, n, k, many_rows(data));
+    let isa = Isa::best();
     let run = |product: &Product| {
         let body = |pieces: std::ops::Range<usize>| {
             for piece in pieces {
                 // SAFETY: the lengths above cover every row and column of the grid, whose rectangles do not overlap.
-                let kernel = unsafe { Rectangle::new(product, data, grid.rectangle(piece)) };
-                dispatch(kernel);
+                unsafe { rectangle(isa, product, data, grid.rectangle(piece)) };
             }
         };
         if grid.pieces() == 1 { body(0..1) } else { par.run(grid.pieces(), 1, &body) }
@@ -95,7 +95,7 @@ pub fn linear_into(
     let mut shuffled = NIBBLES.take();
     shuffled.resize(rows * k, 0.0);
     for row in 0..rows {
-        dispatch(Shuffle { from: &x[row * x_stride..][..k], to: &mut shuffled[row * k..][..k] });
+        isa.run(Shuffle { from: &x[row * x_stride..][..k], to: &mut shuffled[row * k..][..k] });
     }
     run(&Product { x: shuffled.as_ptr(), x_stride: k, ..product });
     NIBBLES.set(shuffled);
@@ -119,7 +119,7 @@ impl Kernel for Shuffle<'_> {
     fn run<L: Lanes>(self, lanes: L) {
         let (from, to) = (self.from.as_chunks().0, self.to.as_chunks_mut().0);
         for (from, to) in from.iter().zip(to) {
-            lanes.put(lanes.to_nibbles(lanes.get(from)), to);
+            lanes.put(lanes.nibble_order(lanes.get(from)), to);
         }
     }
 }
@@ -129,28 +129,37 @@ macro_rules! with_source {
     ($data:expr, $k:expr, $w:ident => $body:expr) => {
         match $data {
             Weight::F32(data) => {
-                let $w = source::Plain { data: data.as_ptr(), k: $k };
+                let $w = $crate::linear::source::Plain { data: data.as_ptr(), k: $k };
                 $body
             }
             Weight::Bf16(data) => {
-                let $w = source::Plain { data: data.as_ptr(), k: $k };
+                let $w = $crate::linear::source::Plain { data: data.as_ptr(), k: $k };
                 $body
             }
             Weight::Fp8 { codes, scales, skip } => {
-                let $w = source::Fp8 { codes: codes.as_ptr(), scales: scales.as_ptr(), skip, k: $k };
+                let (codes, scales) = (codes.as_ptr(), scales.as_ptr());
+                let $w = $crate::linear::source::Fp8::<false> { codes, scales, skip, k: $k };
                 $body
             }
             Weight::Mxfp4 { codes, scales } => {
-                let $w = source::Mxfp4 { codes: codes.as_ptr(), scales: scales.as_ptr(), k: $k };
+                let $w =
+                    $crate::linear::source::Mxfp4 { codes: codes.as_ptr(), scales: scales.as_ptr(), k: $k };
                 $body
             }
             Weight::Nvfp4 { codes, scales, global } => {
-                let $w = source::Nvfp4 { codes: codes.as_ptr(), scales: scales.as_ptr(), global, k: $k };
+                let $w = $crate::linear::source::Nvfp4 {
+                    codes: codes.as_ptr(),
+                    scales: scales.as_ptr(),
+                    global,
+                    k: $k,
+                };
                 $body
             }
         }
     };
 }
+
+use with_source;
 
 /// Number of rows from which on weights are unpacked into panels.
 fn many_rows(data: Weight<'_>) -> usize {
@@ -176,6 +185,18 @@ struct Product {
     y: *mut f32,
     y_stride: usize,
     k: usize,
+}
+
+impl Product {
+    /// A row of `x`.
+    ///
+    /// # Safety
+    /// It exists.
+    #[inline(always)]
+    unsafe fn row(&self, row: usize) -> &[f32] {
+        // SAFETY: as promised by the caller.
+        unsafe { std::slice::from_raw_parts(self.x.add(row * self.x_stride), self.k) }
+    }
 }
 
 // SAFETY: threads read `x` and write disjoint rectangles of `y`.
@@ -230,36 +251,47 @@ impl Grid {
     }
 }
 
-/// One rectangle of `y` as a kernel.
-struct Rectangle<'a> {
-    product: &'a Product,
-    data: Weight<'a>,
-    area: Area,
-    many: bool,
-}
-
-impl<'a> Rectangle<'a> {
-    /// # Safety
-    /// The area lies within `x`, `y` and `data`, and nobody else touches the area of `y`.
-    unsafe fn new(product: &'a Product, data: Weight<'a>, (area, many): (Area, bool)) -> Self {
-        Self { product, data, area, many }
+/// Computes one rectangle of `y`.
+///
+/// # Safety
+/// The area lies within `x`, `y` and `data`, and nobody else touches the area of `y`.
+unsafe fn rectangle(isa: Isa, product: &Product, data: Weight<'_>, (area, many): (Area, bool)) {
+    if many {
+        // SAFETY: as promised by the caller.
+        unsafe { many::multiply(isa, product, data, area) }
+    } else {
+        isa.run(Few { product, data, area });
     }
 }
 
-impl Kernel for Rectangle<'_> {
+/// Kernel: a rectangle of few rows. Made by [`rectangle`] only.
+struct Few<'a> {
+    product: &'a Product,
+    data: Weight<'a>,
+    area: Area,
+}
+
+impl Kernel for Few<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        let Self { product, data, area, many } = self;
-        // SAFETY: `new` was promised that the area is in bounds and ours.
-        unsafe {
-            with_source!(data, product.k, w => if many {
-                many::multiply(lanes, product, w, area);
-            } else {
-                few::multiply(lanes, product, w, area);
+        let Self { product, data, area } = self;
+        if let Weight::Fp8 { codes, scales, skip } = data {
+            let seen = (0..area.rows).fold(source::NO_NUMBERS, |seen, row| {
+                // SAFETY: `rectangle` was promised that the rows are in bounds.
+                let x = unsafe { product.row(area.row + row) };
+                source::exponents(x, seen)
             });
+            if source::fp8_exact(seen, scales) {
+                let (codes, scales) = (codes.as_ptr(), scales.as_ptr());
+                let w = source::Fp8::<true> { codes, scales, skip, k: product.k };
+                // SAFETY: `rectangle` was promised that the area is in bounds and ours.
+                return unsafe { few::multiply(lanes, product, w, area) };
+            }
         }
+        // SAFETY: `rectangle` was promised that the area is in bounds and ours.
+        with_source!(data, product.k, w => unsafe { few::multiply(lanes, product, w, area) });
     }
 }
 

@@ -11,9 +11,9 @@ use crate::{bf16, e4m3};
 /// A weight matrix whose numbers are read `8 S` at a time. Only a source with `S` = 1 may have a `k` that is no
 /// multiple of `8 S`.
 pub(super) trait Source<const S: usize>: Copy {
-    /// Numbers of a row that share what [`Self::scale`] gives.
+    /// Numbers of a row that lie in a cache line, or fewer, so that they share what [`Self::scale`] gives.
     const BLOCK: usize;
-    /// Vectors come in the order of nibbles, see [`Lanes::to_nibbles`].
+    /// Vectors come in the order of nibbles, see [`Lanes::nibble_order`].
     const NIBBLES: bool;
     /// From this number of rows of `x` on, it is faster to unpack the weights into a panel.
     const MANY_ROWS: usize;
@@ -31,7 +31,7 @@ pub(super) trait Source<const S: usize>: Copy {
     fn alike(self, _row: usize) -> usize {
         usize::MAX
     }
-    /// The scale of the block that number `i` belongs to, for two rows.
+    /// What scales number `i` and the rest of its block, for two rows.
     ///
     /// # Safety
     /// Number `i` exists.
@@ -42,12 +42,17 @@ pub(super) trait Source<const S: usize>: Copy {
     /// They exist, and `i` is a multiple of `8 S`.
     unsafe fn load<L: Lanes>(lanes: L, rows: [Self::Row; 2], i: usize, scale: Self::Scale<L>)
     -> [L::Pair; S];
-    /// Number `i` of a row; `scale` as the row alone has it.
+    /// Eight numbers of `x` as they are multiplied with what [`Self::load`] gives.
+    #[inline(always)]
+    fn scale_x<L: Lanes>(_lanes: L, x: L::Pair, _scale: Self::Scale<L>) -> L::Pair {
+        x
+    }
+    /// Number `i` of a row.
     ///
     /// # Safety
     /// It exists.
     unsafe fn number(self, row: Self::Row, i: usize) -> f32;
-    /// Asks for the cache line that holds number `i` of a row. The row need not exist.
+    /// Asks for the cache line where number `i` of a row lies, or would lie: it need not exist.
     fn prefetch(row: Self::Row, i: usize);
 }
 
@@ -94,7 +99,7 @@ pub(super) struct Plain<T> {
 }
 
 impl Source<1> for Plain<f32> {
-    const BLOCK: usize = usize::MAX;
+    const BLOCK: usize = 16;
     const NIBBLES: bool = false;
     const MANY_ROWS: usize = 16;
     type Row = *const f32;
@@ -129,7 +134,7 @@ impl Source<1> for Plain<f32> {
 
 /// bf16 bits.
 impl Source<1> for Plain<u16> {
-    const BLOCK: usize = usize::MAX;
+    const BLOCK: usize = 32;
     const NIBBLES: bool = false;
     const MANY_ROWS: usize = 8;
     type Row = *const u16;
@@ -169,27 +174,51 @@ pub(super) struct PackedRow {
     scales: *const u8,
 }
 
-/// FP8 with UE8M0 scales that [`Fp8::fits`].
+/// FP8 with UE8M0 scales that [`fp8_fits`]. If `TO_X`, the scales go to `x`, for which [`fp8_exact`] must hold.
 #[derive(Clone, Copy)]
-pub(super) struct Fp8 {
+pub(super) struct Fp8<const TO_X: bool> {
     pub(super) codes: *const u8,
     pub(super) scales: *const u8,
     pub(super) skip: usize,
     pub(super) k: usize,
 }
 
-/// Factor that [`Lanes::load_e4m3`] leaves out, as steps of UE8M0.
+/// Steps of UE8M0 by which [`Lanes::load_e4m3`] makes values too small.
 const E4M3_STEPS: u8 = 8;
 
-impl Fp8 {
-    /// 2^8 times every scale is an f32. Greater scales are beyond what real weights have: 2^120 and more.
-    pub(super) fn fits(scales: &[u8]) -> bool {
-        scales.iter().all(|&scale| scale <= u8::MAX - 1 - E4M3_STEPS)
-    }
+/// Every weight is an f32, and so is 2^8 times every scale. Greater scales are beyond what real weights have: 2^120
+/// and more.
+pub(super) fn fp8_fits(scales: &[u8]) -> bool {
+    scales.iter().all(|&scale| scale <= u8::MAX - 1 - E4M3_STEPS)
 }
 
-impl Source<1> for Fp8 {
-    const BLOCK: usize = FP8_BLOCK;
+/// [`exponents`] of nothing.
+pub(super) const NO_NUMBERS: (u32, u32) = (255, 0);
+
+/// The least and the greatest exponent of numbers, as f32 holds them, zeros aside: subnormal numbers have 0,
+/// infinities and NaN 255. `seen` is what came before.
+#[inline(always)]
+pub(super) fn exponents(x: &[f32], seen: (u32, u32)) -> (u32, u32) {
+    let (mut least, mut greatest) = (seen.0 << 23, seen.1 << 23);
+    for x in x {
+        let bits = x.to_bits() & 0x7fff_ffff;
+        least = least.min(if bits == 0 { u32::MAX } else { bits });
+        greatest = greatest.max(bits);
+    }
+    (least >> 23, greatest >> 23)
+}
+
+/// Whether numbers with these [`exponents`] stay exact if they are multiplied with any of the scales and 2^8. Then
+/// `(x * scale) * code` is the same product as `x * (code * scale)`, which a multiply-add takes without rounding.
+pub(super) fn fp8_exact((least, greatest): (u32, u32), scales: &[u8]) -> bool {
+    let (low, high) = scales.iter().fold((u8::MAX, 0), |(a, b), &s| (a.min(s), b.max(s)));
+    let product = |exponent: u32, scale: u8| i64::from(exponent) + i64::from(scale + E4M3_STEPS) - 127;
+    // Subnormal numbers may lose bits, and so may results that are not normal numbers.
+    least > 0 && greatest < 255 && product(least, low) >= 1 && product(greatest, high) <= 254
+}
+
+impl<const TO_X: bool> Source<1> for Fp8<TO_X> {
+    const BLOCK: usize = 64;
     const NIBBLES: bool = false;
     const MANY_ROWS: usize = 8;
     type Row = PackedRow;
@@ -224,8 +253,16 @@ impl Source<1> for Fp8 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(lanes: L, rows: [PackedRow; 2], i: usize, scale: L::Pair) -> [L::Pair; 1] {
         // SAFETY: as promised by the caller.
-        let codes = unsafe { lanes.load_e4m3_pair([rows[0].codes.add(i), rows[1].codes.add(i)]) };
-        [lanes.mul_pair(codes, scale)]
+        unsafe {
+            let at = [rows[0].codes.add(i), rows[1].codes.add(i)];
+            let codes = lanes.load_e4m3_pair(at);
+            [if TO_X { codes } else { lanes.mul_pair(codes, scale) }]
+        }
+    }
+
+    #[inline(always)]
+    fn scale_x<L: Lanes>(lanes: L, x: L::Pair, scale: L::Pair) -> L::Pair {
+        if TO_X { lanes.mul_pair(x, scale) } else { x }
     }
 
     #[inline(always)]
@@ -249,9 +286,9 @@ pub(super) struct Mxfp4 {
 }
 
 impl Source<4> for Mxfp4 {
-    const BLOCK: usize = usize::MAX;
+    const BLOCK: usize = 128;
     const NIBBLES: bool = true;
-    const MANY_ROWS: usize = 4;
+    const MANY_ROWS: usize = 6;
     type Row = PackedRow;
     type Scale<L: Lanes> = ();
 
@@ -301,9 +338,9 @@ pub(super) struct Nvfp4 {
 }
 
 impl Source<2> for Nvfp4 {
-    const BLOCK: usize = usize::MAX;
+    const BLOCK: usize = 128;
     const NIBBLES: bool = true;
-    const MANY_ROWS: usize = 4;
+    const MANY_ROWS: usize = 6;
     type Row = PackedRow;
     type Scale<L: Lanes> = L::Pair;
 

@@ -187,7 +187,7 @@ fn every_instruction_set_and_path_has_the_same_bits() {
                     let product = Product { x: x.as_ptr(), x_stride: k, y: y.as_mut_ptr(), y_stride: n, k };
                     let area = Area { row: 0, rows, col: 0, cols: n };
                     // SAFETY: the area is all of `y`.
-                    run.run(unsafe { Rectangle::new(&product, data, (area, many)) });
+                    unsafe { rectangle(run, &product, data, (area, many)) };
                     assert_eq!(bits(&y), expected, "{isa}, {}, rows {rows}, many {many}", matrix.name());
                 }
             }
@@ -245,6 +245,30 @@ fn every_code_and_scale_is_exact() {
             }
         }
     }
+}
+
+/// FP8 scales go to `x` where that is exact, else to the weights.
+#[test]
+fn inputs_at_the_edges_of_f32_keep_their_bits() {
+    let mut random = Random::new(69);
+    let edges = [1e-45, -1e-40, f32::MIN_POSITIVE, 1e-37, 3e30, -2e36, 0.0, -0.0];
+    for matrix in Matrix::all(&mut random, 20, 160) {
+        for rows in [1, 2, 3, 4, 9] {
+            for edge in edges {
+                let mut x = random.normals(rows * matrix.k);
+                x[5] = edge;
+                let mut y = vec![f32::NAN; rows * 20];
+                linear(&Serial, &x, rows, matrix.mat(), &mut y);
+                assert_eq!(bits(&y), bits(&matrix.expected(&x, rows)), "{}, {edge:e}", matrix.name());
+            }
+        }
+    }
+    let exact =
+        |x: &[f32], scales: &[u8]| source::fp8_exact(source::exponents(x, source::NO_NUMBERS), scales);
+    assert!(exact(&[0.0, 1.0, -1e-30], &[127, 100]));
+    assert!(exact(&[f32::MIN_POSITIVE], &[119]) && !exact(&[f32::MIN_POSITIVE], &[119, 118]));
+    assert!(exact(&[1.0], &[246]) && !exact(&[2.0], &[0, 246]));
+    assert!(!exact(&[1.0, 1e-40], &[127]) && !exact(&[f32::INFINITY], &[100]) && !exact(&[f32::NAN], &[100]));
 }
 
 #[test]

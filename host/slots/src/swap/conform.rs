@@ -21,7 +21,7 @@ use std::sync::{Mutex, PoisonError};
 /// [`LoadError::Create`] if the plugin makes no second instance.
 pub fn check_conformance(generation: &Generation, level: Level) -> Result<Report, LoadError> {
     let known = &generation.instance;
-    let instance = known.plugin().create(known.options(), known.info().dim)?;
+    let instance = known.plugin().create(known.options(), known.shape())?;
     let entry = instance.plugin().entry();
     let variant = generation.spec.to_string();
     Ok(hotseam_conformance::check(
@@ -124,7 +124,7 @@ impl Verdicts {
 
 /// What a verdict depends on: code and options, dimensions of the model's entries, depth, and this host.
 fn key(generation: &Generation, geometry: &Geometry, level: Level) -> String {
-    let shapes = format!("{} {}", geometry.head_dim, geometry.index_head_dim);
+    let shapes = format!("{} {} {}", geometry.head_dim, geometry.index_head_dim, geometry.rope_dim);
     let depth = format!("{level:?} {}", env!("CARGO_PKG_VERSION"));
     Digest::of([generation.hash.as_str(), &shapes, &depth]).to_string()
 }

@@ -19,6 +19,7 @@ pub(crate) fn geometry(topology: Topology) -> Geometry {
         hash: vec![true, true, false, false, false],
         head_dim: 64,
         index_head_dim: 32,
+        rope_dim: 16,
         topology,
     }
 }

@@ -8,6 +8,7 @@
 mod row;
 
 use hotseam_sdk::abi::{layout, phase};
+use hotseam_sdk::layouts::Shape;
 use hotseam_sdk::ops::Parallel;
 use hotseam_sdk::views::Core;
 use hotseam_sdk::{Attention, Ctx, Error, Host, Info, Plugin, Result, SharedMut};
@@ -37,24 +38,18 @@ impl Plugin for Mma {
         }
     }
 
-    fn info(&self, dim: usize) -> Info {
-        Info {
-            phases: 1 << phase::DECODE | 1 << phase::VERIFY,
-            layout: layout::KV_F32,
-            entry_bytes: dim as u32 * 4,
-            ..Info::PLAIN
-        }
+    fn info(&self, shape: Shape) -> Info {
+        let phases = 1 << phase::DECODE | 1 << phase::VERIFY;
+        Info { phases, ..Info::of_layout(layout::KV_F32, shape) }
     }
 }
 
 impl Attention for Mma {
     fn core(&self, ctx: &Ctx, mut a: Core<'_>) -> Result<()> {
         for pool in [Some(a.swa), a.entries].into_iter().flatten() {
-            if pool.layout != layout::KV_F32 || pool.entry_bytes != a.dim * 4 {
-                let (layout, bytes) = (pool.layout, pool.entry_bytes);
-                return Err(Error::argument(format!(
-                    "pool layout {layout} with {bytes} bytes, expected f32 entries"
-                )));
+            if pool.form.layout != layout::KV_F32 {
+                let layout = pool.form.layout;
+                return Err(Error::argument(format!("pool layout {layout}, expected f32 entries")));
             }
         }
         let groups = a.heads.div_ceil(HEADS);

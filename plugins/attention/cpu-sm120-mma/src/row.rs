@@ -2,7 +2,7 @@
 
 use hotseam_cpu_kernels::scratch::{Lease, lease};
 use hotseam_sdk::ops::{axpy, bf16, dot_rows, max, scale, weighted_sum_rows};
-use hotseam_sdk::views::Core;
+use hotseam_sdk::views::{Core, Pool};
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
@@ -88,9 +88,8 @@ fn round(from: &[f32], to: &mut [f32]) {
 
 /// The keys of a row: window entries in the order of positions, then compressed entries in the order of their ids.
 struct Keys<'a> {
-    swa: &'a [f32],
-    entries: &'a [f32],
-    dim: usize,
+    swa: Pool<'a>,
+    entries: Option<Pool<'a>>,
     /// Number of window keys.
     window: usize,
     /// Slot of each key, [`Self::NONE`] for an id of -1.
@@ -116,8 +115,7 @@ impl<'a> Keys<'a> {
                 *slot = usize::try_from(id).map_or(Self::NONE, |id| pool.slot(seq, id));
             }
         }
-        let entries = a.entries.map_or(&[][..], |pool| pool.f32());
-        Self { swa: a.swa.f32(), entries, dim: a.dim, window: n_near, slots }
+        Self { swa: a.swa, entries: a.entries, window: n_near, slots }
     }
 
     fn len(&self) -> usize {
@@ -126,9 +124,9 @@ impl<'a> Keys<'a> {
 
     /// The entry of a key, or none if it is masked.
     fn get(&self, key: usize) -> Option<&'a [f32]> {
-        let pool = if key < self.window { self.swa } else { self.entries };
+        let pool = if key < self.window { Some(&self.swa) } else { self.entries.as_ref() };
         let slot = self.slots[key];
-        (slot != Self::NONE).then(|| &pool[slot * self.dim..][..self.dim])
+        pool.filter(|_| slot != Self::NONE).map(|pool| pool.f32(slot))
     }
 }
 

@@ -1,24 +1,50 @@
-//! Stock attention on the CPU: f32 entries, one joint softmax, the same bits for any batch.
+//! Stock attention on the CPU: one joint softmax, the same bits for any batch. Entries are kept in f32, in bf16, or in the
+//! fp8 of the serving engines; arithmetic is f32.
 
 use hotseam_cpu_kernels::{attention, compress};
 use hotseam_sdk::abi::layout;
-use hotseam_sdk::layouts::entry_bytes;
-use hotseam_sdk::{Attention, Ctx, Host, Info, NoOptions, Plugin, Result, export_plugin, views};
+use hotseam_sdk::layouts::Shape;
+use hotseam_sdk::{Attention, Ctx, Host, Info, Plugin, Result, export_plugin, views};
+
+/// How entries are kept.
+#[derive(Debug, Clone, Copy, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kv {
+    /// As they are computed.
+    F32,
+    /// Rounded to bf16.
+    Bf16,
+    /// e4m3 with a power of two for every 64 values, roped values in bf16: `fp8_ds_mla`.
+    Fp8,
+}
+
+/// Options of the variant.
+#[derive(Debug, Clone, Copy, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Options {
+    kv: Kv,
+}
 
 /// The variant `attention/cpu-stock`.
 #[derive(Debug)]
-pub struct Stock;
+pub struct Stock {
+    layout: u32,
+}
 
 impl Plugin for Stock {
-    type Options = NoOptions;
+    type Options = Options;
 
-    fn create(_host: Host, _options: NoOptions) -> Result<Self> {
-        Ok(Self)
+    fn create(_host: Host, options: Options) -> Result<Self> {
+        let layout = match options.kv {
+            Kv::F32 => layout::KV_F32,
+            Kv::Bf16 => layout::KV_BF16,
+            Kv::Fp8 => layout::KV_FP8_DS_MLA,
+        };
+        Ok(Self { layout })
     }
 
-    fn info(&self, dim: usize) -> Info {
-        let bytes = entry_bytes(layout::KV_F32, dim).unwrap_or(0);
-        Info { layout: layout::KV_F32, entry_bytes: bytes as u32, ..Info::PLAIN }
+    fn info(&self, shape: Shape) -> Info {
+        Info::of_layout(self.layout, shape)
     }
 }
 
@@ -38,7 +64,7 @@ impl Attention for Stock {
 
 export_plugin! {
     seam: attention, plugin: Stock, ops: [store, compress, core],
-    name: "attention/cpu-stock", description: "Stock attention on the CPU, f32 entries",
-    options: "{}",
+    name: "attention/cpu-stock", description: "Stock attention on the CPU",
+    options: r#"{"kv": {"type": "string", "default": "f32", "values": ["f32", "bf16", "fp8"], "help": "how entries are kept: f32, bf16, or fp8 with scales as the serving engines have it (fp8_ds_mla)"}}"#,
     cpu: "[]"
 }

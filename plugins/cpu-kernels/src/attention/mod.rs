@@ -6,4 +6,3 @@ mod store;
 
 pub use self::core::core;
 pub use store::store;
-pub(crate) use store::{check_entries, write};

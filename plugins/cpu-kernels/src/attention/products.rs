@@ -1,147 +1,163 @@
-//! The products of attention: scores of the window, the softmax, and the weighted sum of entries.
+//! The products of attention over decoded entries: scores, the softmax, and the weighted sum.
+//!
+//! All heads share the entries, so both products are matrix products of `heads` rows. They go over blocks of entries that
+//! fit the L2 cache, and in a block over register tiles of 12 accumulators: enough to hide the latency of the multiply-add,
+//! and few enough that none of the 16 registers spills.
 
 use hotseam_sdk::ops::lanes::{LANES, Lanes};
 use hotseam_sdk::ops::{Kernel, exp};
 
-/// Keys of a score tile: two vectors.
-const TILE: usize = 2 * LANES;
-/// Heads of a register tile: with two vectors 8 accumulators, enough to hide the latency of the multiply-add.
+/// Entries that are scored and summed together: with 512 dimensions 128 KiB, so that a block stays in the L2 cache.
+pub(super) const BLOCK: usize = 64;
+/// Entries of a tile of scores.
+const KEYS: usize = 3;
+/// Heads of a tile of scores.
 const HEADS: usize = 4;
 
-/// Entries of a pool.
+/// Decoded entries.
 #[derive(Clone, Copy)]
 pub(super) struct Keys<'a> {
-    pub(super) pool: &'a [f32],
-    /// First element of each entry.
+    pub(super) values: &'a [f32],
+    /// First value of each entry.
     pub(super) offsets: &'a [usize],
 }
 
-impl Keys<'_> {
-    /// Refuses offsets whose entries of `dim` values end outside the pool.
+impl<'a> Keys<'a> {
+    /// Refuses offsets whose entries of `dim` values end outside the values.
     #[inline(always)]
     fn check(&self, dim: usize) {
-        let inside = self.offsets.iter().all(|offset| offset + dim <= self.pool.len());
-        assert!(inside, "an entry lies outside its pool of {} values", self.pool.len());
+        let inside = self.offsets.iter().all(|offset| offset + dim <= self.values.len());
+        assert!(inside, "an entry lies outside the {} values", self.values.len());
+    }
+
+    /// Entry `j`.
+    ///
+    /// # Safety
+    /// There is one.
+    #[inline(always)]
+    unsafe fn at(&self, j: usize) -> *const f32 {
+        // SAFETY: the caller's contract; offsets were checked.
+        unsafe { self.values.as_ptr().add(*self.offsets.get_unchecked(j)) }
+    }
+
+    /// A range of the entries.
+    pub(super) fn range(&self, range: std::ops::Range<usize>) -> Keys<'a> {
+        Keys { offsets: &self.offsets[range], ..*self }
     }
 }
 
-/// Weights of a head for `keys` window entries, padded to whole tiles.
-pub(super) fn padded_width(keys: usize) -> usize {
-    keys.next_multiple_of(TILE)
-}
-
-/// Row length of a panel of `keys` keys: a tile may start at any of them.
-pub(super) fn panel_stride(keys: usize) -> usize {
-    keys + TILE
-}
-
-/// Fills `panel [dim, stride]` with key `j` as column `j`; other columns keep what they held.
-pub(super) fn fill_panel(keys: Keys<'_>, dim: usize, stride: usize, panel: &mut [f32]) {
-    let mut column = 0;
-    let (fours, rest) = keys.offsets.as_chunks::<4>();
-    for [a, b, c, d] in fours {
-        let row = |offset: &usize| keys.pool[*offset..offset + dim].as_chunks::<4>();
-        let ((a, a_rest), (b, b_rest), (c, c_rest), (d, d_rest)) = (row(a), row(b), row(c), row(d));
-        let mut lines = panel[column..].chunks_mut(stride);
-        for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
-            // The square comes first: a zip takes from its left side before it finds its right side empty.
-            for (four, line) in transposed([*a, *b, *c, *d]).iter().zip(lines.by_ref()) {
-                line[..4].copy_from_slice(four);
-            }
-        }
-        for ((((a, b), c), d), line) in a_rest.iter().zip(b_rest).zip(c_rest).zip(d_rest).zip(lines) {
-            line[..4].copy_from_slice(&[*a, *b, *c, *d]);
-        }
-        column += 4;
-    }
-    for offset in rest {
-        for (value, line) in keys.pool[*offset..offset + dim].iter().zip(panel.chunks_exact_mut(stride)) {
-            line[column] = *value;
-        }
-        column += 1;
-    }
-}
-
-/// The square with rows and columns exchanged.
+/// Asks for the line at an address, which need not be readable.
 #[inline(always)]
-fn transposed(square: [[f32; 4]; 4]) -> [[f32; 4]; 4] {
+fn prefetch(at: *const f32) {
     #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{__m128, _MM_TRANSPOSE4_PS};
-        // SAFETY: four f32 and a vector of four f32 have the same size and any bits are valid; SSE is part of x86-64.
-        unsafe {
-            let [mut a, mut b, mut c, mut d] = std::mem::transmute::<[[f32; 4]; 4], [__m128; 4]>(square);
-            _MM_TRANSPOSE4_PS(&mut a, &mut b, &mut c, &mut d);
-            std::mem::transmute::<[__m128; 4], [[f32; 4]; 4]>([a, b, c, d])
-        }
+    // SAFETY: a prefetch reads nothing.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
-    std::array::from_fn(|i| std::array::from_fn(|j| square[j][i]))
+    let _ = at;
 }
 
-/// `out[h, j] = q[h] . key j`, each a chain of fused multiply-adds over the channels, and minus infinity in the padding.
-pub(super) struct NearScores<'a> {
+/// Distance of decoded entries: a line more than they need, because with a power of two all of them would fall into the
+/// same few sets of the caches.
+pub(super) fn stride(dim: usize) -> usize {
+    dim.next_multiple_of(LANES) + 2 * LANES
+}
+
+/// `out[h, j] = q[h] . key j`, each summed as [`hotseam_sdk::ops::dot`] sums.
+pub(super) struct Scores<'a> {
     /// `[heads, dim]`, scaled.
     pub(super) q: &'a [f32],
     pub(super) dim: usize,
-    /// Panel from the first key on: `[dim, stride]` less the columns before it.
-    pub(super) panel: &'a [f32],
-    pub(super) stride: usize,
-    /// Number of keys.
-    pub(super) keys: usize,
-    /// `[heads, padded_width(keys)]`.
+    pub(super) keys: Keys<'a>,
+    /// `[heads, keys]`.
     pub(super) out: &'a mut [f32],
 }
 
-impl Kernel for NearScores<'_> {
+impl Kernel for Scores<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<L: Lanes>(mut self, lanes: L) {
-        let width = padded_width(self.keys);
-        let heads = self.q.len() / self.dim;
-        assert!(self.out.len() == heads * width, "room for the scores");
-        // The last tile reads a full tile of columns of the last channel.
-        assert!(self.keys == 0 || (self.dim - 1) * self.stride + width <= self.panel.len(), "a whole panel");
-        for first in (0..width).step_by(TILE) {
-            let mut head = 0;
-            while head + HEADS <= heads {
-                self.tile::<L, HEADS>(lanes, head, first, width);
-                head += HEADS;
-            }
-            while head < heads {
-                self.tile::<L, 1>(lanes, head, first, width);
-                head += 1;
-            }
+        let (n, heads) = (self.keys.offsets.len(), self.q.len() / self.dim.max(1));
+        self.keys.check(self.dim);
+        assert!(self.q.len() == heads * self.dim && self.out.len() == heads * n, "whole heads");
+        let mut head = 0;
+        while head + HEADS <= heads {
+            self.heads::<L, HEADS>(lanes, head);
+            head += HEADS;
         }
-        for scores in self.out.chunks_exact_mut(width.max(1)) {
-            scores[self.keys..].fill(f32::NEG_INFINITY);
+        while head < heads {
+            self.heads::<L, 1>(lanes, head);
+            head += 1;
         }
     }
 }
 
-impl NearScores<'_> {
-    /// `M` heads against the tile of keys at `first`.
+impl Scores<'_> {
+    /// `N` heads against all keys: their queries stay in the L1 cache.
     #[inline(always)]
-    fn tile<L: Lanes, const M: usize>(&mut self, lanes: L, head: usize, first: usize, width: usize) {
-        let mut sums = [[lanes.splat(0.0); 2]; M];
-        // SAFETY: `run` checked panel and output; heads `head .. head + M` are in `q`.
+    fn heads<L: Lanes, const N: usize>(&mut self, lanes: L, head: usize) {
+        let n = self.keys.offsets.len();
+        let mut key = 0;
+        while key + KEYS <= n {
+            self.tile::<L, KEYS, N>(lanes, key, head);
+            key += KEYS;
+        }
+        while key < n {
+            self.tile::<L, 1, N>(lanes, key, head);
+            key += 1;
+        }
+    }
+
+    /// `M` keys against `N` heads.
+    #[inline(always)]
+    fn tile<L: Lanes, const M: usize, const N: usize>(&mut self, lanes: L, key: usize, head: usize) {
+        let (dim, n) = (self.dim, self.keys.offsets.len());
+        let mut sums = [[lanes.splat(0.0); N]; M];
+        // SAFETY: `run` checked that keys and heads have `dim` values, and that there is a place for each result.
         unsafe {
-            let q = self.q.as_ptr().add(head * self.dim);
-            let mut keys = self.panel.as_ptr().add(first);
-            for d in 0..self.dim {
-                let (a, b) = (lanes.load(keys), lanes.load(keys.add(LANES)));
-                for (m, sums) in sums.iter_mut().enumerate() {
-                    let q = lanes.splat(*q.add(m * self.dim + d));
-                    sums[0] = lanes.fma(q, a, sums[0]);
-                    sums[1] = lanes.fma(q, b, sums[1]);
+            let keys: [*const f32; M] = std::array::from_fn(|m| self.keys.at(key + m));
+            let q: [*const f32; N] = std::array::from_fn(|h| self.q.as_ptr().add((head + h) * dim));
+            let whole = dim / LANES * LANES;
+            let mut d = 0;
+            while d < whole {
+                let keys: [L::V; M] = std::array::from_fn(|m| lanes.load(keys[m].add(d)));
+                for h in 0..N {
+                    let q = lanes.load(q[h].add(d));
+                    for m in 0..M {
+                        sums[m][h] = lanes.fma(q, keys[m], sums[m][h]);
+                    }
                 }
-                keys = keys.wrapping_add(self.stride);
+                d += LANES;
+            }
+            if whole < dim {
+                let tail = |at: *const f32| {
+                    let mut padded = [0.0; LANES];
+                    std::ptr::copy_nonoverlapping(at.add(whole), padded.as_mut_ptr(), dim - whole);
+                    lanes.get(&padded)
+                };
+                for m in 0..M {
+                    let key = tail(keys[m]);
+                    for h in 0..N {
+                        sums[m][h] = lanes.fma(tail(q[h]), key, sums[m][h]);
+                    }
+                }
             }
             for (m, sums) in sums.iter().enumerate() {
-                let out = self.out.as_mut_ptr().add((head + m) * width + first);
-                lanes.store(sums[0], out);
-                lanes.store(sums[1], out.add(LANES));
+                let out = self.out.as_mut_ptr().add(head * n + key + m);
+                match sums.as_chunks::<4>() {
+                    ([four], []) => {
+                        for (h, sum) in lanes.sum4(*four).into_iter().enumerate() {
+                            *out.add(h * n) = sum;
+                        }
+                    }
+                    _ => {
+                        for (h, sum) in sums.iter().enumerate() {
+                            *out.add(h * n) = lanes.sum(*sum);
+                        }
+                    }
+                }
             }
         }
     }
@@ -150,10 +166,8 @@ impl NearScores<'_> {
 /// Turns scores into exponentials relative to the largest of a head, the sink included, and gives the factor that makes
 /// them weights: one over their sum, the sink included. Without keys the factor is 0.
 pub(super) struct Softmax<'a> {
-    /// `[heads, padded width]`.
-    pub(super) near: &'a mut [f32],
     /// `[heads, keys]`.
-    pub(super) far: &'a mut [f32],
+    pub(super) scores: &'a mut [f32],
     /// `[heads]`.
     pub(super) sinks: &'a [f32],
     /// `[heads]`.
@@ -165,25 +179,16 @@ impl Kernel for Softmax<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        let heads = self.sinks.len();
-        let (near, far) = (self.near.len() / heads.max(1), self.far.len() / heads.max(1));
-        for (h, (sink, factor)) in self.sinks.iter().zip(self.factors).enumerate() {
-            if near + far == 0 {
-                *factor = 0.0;
-                continue;
-            }
-            let near = &mut self.near[h * near..(h + 1) * near];
-            let far = &mut self.far[h * far..(h + 1) * far];
-            let most = greatest(lanes, near, greatest(lanes, far, *sink));
-            let mut sum = [0.0; LANES];
-            lanes.put(
-                exponentials(lanes, far, most, exponentials(lanes, near, most, lanes.splat(0.0))),
-                &mut sum,
-            );
+        let n = self.scores.len() / self.sinks.len().max(1);
+        if n == 0 {
+            return self.factors.fill(0.0);
+        }
+        for ((scores, sink), factor) in self.scores.chunks_exact_mut(n).zip(self.sinks).zip(self.factors) {
+            let most = greatest(lanes, scores, *sink);
             let mut last = [f32::NEG_INFINITY; LANES];
             last[0] = *sink;
-            let mut total = lanes.get(&sum);
-            total = exponentials(lanes, &mut last, most, total);
+            let total = exponentials(lanes, scores, most, lanes.splat(0.0));
+            let total = exponentials(lanes, &mut last, most, total);
             *factor = 1.0 / lanes.sum(total);
         }
     }
@@ -223,20 +228,19 @@ fn exponentials<L: Lanes>(lanes: L, x: &mut [f32], most: f32, mut sum: L::V) -> 
     sum
 }
 
-/// `out[h] = factors[h] * (sum over the window, then over the far entries, of weights[h, j] * entry j)`, each channel a
-/// chain of fused multiply-adds.
+/// `sums[h, c] += sum of weights[h, first + j] * entry j [channel + c]`, each channel a chain of fused multiply-adds in the
+/// order of the entries.
 pub(super) struct WeightedSum<'a> {
-    pub(super) near: Keys<'a>,
-    /// `[heads, padded width]`.
-    pub(super) near_weights: &'a [f32],
-    pub(super) far: Keys<'a>,
-    /// `[heads, keys]`.
-    pub(super) far_weights: &'a [f32],
-    /// `[heads]`.
-    pub(super) factors: &'a [f32],
-    pub(super) dim: usize,
-    /// `[heads, dim]`.
-    pub(super) out: &'a mut [f32],
+    pub(super) keys: Keys<'a>,
+    /// `[heads, width]`.
+    pub(super) weights: &'a [f32],
+    pub(super) width: usize,
+    /// Weight of entry 0.
+    pub(super) first: usize,
+    /// First channel.
+    pub(super) channel: usize,
+    /// `[heads, channels]`.
+    pub(super) sums: &'a mut [f32],
 }
 
 impl Kernel for WeightedSum<'_> {
@@ -244,105 +248,100 @@ impl Kernel for WeightedSum<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(mut self, lanes: L) {
-        let (heads, dim) = (self.factors.len(), self.dim);
-        self.near.check(dim);
-        self.far.check(dim);
-        let width = padded_width(self.near.offsets.len());
-        assert!(self.near_weights.len() == heads * width && self.out.len() == heads * dim, "whole rows");
-        assert!(self.far_weights.len() == heads * self.far.offsets.len(), "a weight for each far entry");
-        let mut channel = 0;
-        while channel + TILE <= dim {
-            self.channels::<L, 2>(lanes, channel);
-            channel += TILE;
+        let (n, heads) = (self.keys.offsets.len(), self.weights.len() / self.width.max(1));
+        if n == 0 || heads == 0 {
+            return;
         }
-        while channel + LANES <= dim {
-            self.channels::<L, 1>(lanes, channel);
-            channel += LANES;
-        }
-        for h in 0..heads {
-            for c in channel..dim {
-                let mut sum = 0.0f32;
-                for (j, offset) in self.near.offsets.iter().enumerate() {
-                    sum = self.near_weights[h * width + j].mul_add(self.near.pool[offset + c], sum);
+        let channels = self.sums.len() / heads;
+        self.keys.check(self.channel + channels);
+        assert!(self.first + n <= self.width && self.weights.len() == heads * self.width, "a weight each");
+        assert!(self.sums.len() == heads * channels, "whole heads");
+        for block in (0..n).step_by(BLOCK) {
+            let block = block..n.min(block + BLOCK);
+            let mut c = 0;
+            while c + 2 * LANES <= channels {
+                self.vectors::<L, 2>(lanes, block.clone(), c, channels, heads);
+                c += 2 * LANES;
+            }
+            if c + LANES <= channels {
+                self.vectors::<L, 1>(lanes, block.clone(), c, channels, heads);
+                c += LANES;
+            }
+            for h in 0..heads {
+                for c in c..channels {
+                    let sum = &mut self.sums[h * channels + c];
+                    for j in block.clone() {
+                        let weight = self.weights[h * self.width + self.first + j];
+                        *sum =
+                            weight.mul_add(self.keys.values[self.keys.offsets[j] + self.channel + c], *sum);
+                    }
                 }
-                for (j, offset) in self.far.offsets.iter().enumerate() {
-                    let weight = self.far_weights[h * self.far.offsets.len() + j];
-                    sum = weight.mul_add(self.far.pool[offset + c], sum);
-                }
-                self.out[h * dim + c] = sum * self.factors[h];
             }
         }
     }
 }
 
 impl WeightedSum<'_> {
-    /// `8 N` channels of all heads.
+    /// `8 N` channels of all heads over a block.
     #[inline(always)]
-    fn channels<L: Lanes, const N: usize>(&mut self, lanes: L, channel: usize) {
-        let heads = self.factors.len();
+    fn vectors<L: Lanes, const N: usize>(
+        &mut self,
+        lanes: L,
+        block: std::ops::Range<usize>,
+        c: usize,
+        channels: usize,
+        heads: usize,
+    ) {
         let mut head = 0;
-        while head + HEADS <= heads {
-            self.tile::<L, HEADS, N>(lanes, head, channel);
-            head += HEADS;
-        }
         while head < heads {
-            self.tile::<L, 1, N>(lanes, head, channel);
-            head += 1;
+            // Eight heads are two tiles of four rather than one of six and two of one.
+            head += match heads - head {
+                8 | 4 | 5 => self.tile::<L, 4, N>(lanes, block.clone(), head, c, channels),
+                6.. => self.tile::<L, 6, N>(lanes, block.clone(), head, c, channels),
+                _ => self.tile::<L, 1, N>(lanes, block.clone(), head, c, channels),
+            };
         }
     }
 
-    /// `M` heads times `8 N` channels in registers.
+    /// `M` heads times `8 N` channels in registers; returns `M`.
     #[inline(always)]
-    fn tile<L: Lanes, const M: usize, const N: usize>(&mut self, lanes: L, head: usize, channel: usize) {
-        let mut sums = [[lanes.splat(0.0); N]; M];
-        let (width, far) = (padded_width(self.near.offsets.len()), self.far.offsets.len());
-        // SAFETY: `run` checked that every entry has `dim` values inside its pool, and that weights and output have all
-        // heads; the tile lies within `dim` channels and the heads.
+    fn tile<L: Lanes, const M: usize, const N: usize>(
+        &mut self,
+        lanes: L,
+        block: std::ops::Range<usize>,
+        head: usize,
+        c: usize,
+        channels: usize,
+    ) -> usize {
+        // SAFETY: `run` checked that every entry has the channels, that every head has a weight for each entry and sums
+        // for each channel; the tile lies within both.
         unsafe {
-            let weights = self.near_weights.as_ptr().add(head * width);
-            add_entries(lanes, self.near, weights, width, channel, &mut sums);
-            let weights = self.far_weights.as_ptr().wrapping_add(head * far);
-            add_entries(lanes, self.far, weights, far, channel, &mut sums);
-            for (m, sums) in sums.iter().enumerate() {
-                let factor = lanes.splat(self.factors[head + m]);
-                let out = self.out.as_mut_ptr().add((head + m) * self.dim + channel);
-                for (c, sum) in sums.iter().enumerate() {
-                    lanes.store(lanes.mul(*sum, factor), out.add(c * LANES));
+            let places: [*mut f32; M] =
+                std::array::from_fn(|m| self.sums.as_mut_ptr().add((head + m) * channels + c));
+            let mut sums: [[L::V; N]; M] =
+                std::array::from_fn(|m| std::array::from_fn(|v| lanes.load(places[m].add(v * LANES))));
+            let weights: [*const f32; M] =
+                std::array::from_fn(|m| self.weights.as_ptr().add((head + m) * self.width + self.first));
+            for j in block {
+                let entry = self.keys.at(j).add(self.channel + c);
+                if head == 0 {
+                    // The next channels: no processor guesses a walk down the entries.
+                    prefetch(entry.wrapping_add(2 * N * LANES));
+                }
+                let values: [L::V; N] = std::array::from_fn(|v| lanes.load(entry.add(v * LANES)));
+                for m in 0..M {
+                    let weight = lanes.splat(*weights[m].add(j));
+                    for v in 0..N {
+                        sums[m][v] = lanes.fma(weight, values[v], sums[m][v]);
+                    }
+                }
+            }
+            for (place, sums) in places.iter().zip(sums) {
+                for (v, sum) in sums.into_iter().enumerate() {
+                    lanes.store(sum, place.add(v * LANES));
                 }
             }
         }
-    }
-}
-
-/// Adds `weight * entry` for every entry to `M x N` sums.
-///
-/// # Safety
-/// Every entry has `8 N` values from `channel` on; `weights` holds `M` rows that start every `stride` values, with a
-/// weight for every entry.
-#[inline(always)]
-unsafe fn add_entries<L: Lanes, const M: usize, const N: usize>(
-    lanes: L,
-    keys: Keys<'_>,
-    weights: *const f32,
-    stride: usize,
-    channel: usize,
-    sums: &mut [[L::V; N]; M],
-) {
-    let pool = keys.pool.as_ptr().wrapping_add(channel);
-    for (j, offset) in keys.offsets.iter().enumerate() {
-        // SAFETY: the caller's contract.
-        unsafe {
-            let entry = pool.wrapping_add(*offset);
-            let mut values = [lanes.splat(0.0); N];
-            for (c, value) in values.iter_mut().enumerate() {
-                *value = lanes.load(entry.add(c * LANES));
-            }
-            for (m, sums) in sums.iter_mut().enumerate() {
-                let weight = lanes.splat(*weights.add(m * stride + j));
-                for (sum, value) in sums.iter_mut().zip(values) {
-                    *sum = lanes.fma(weight, value, *sum);
-                }
-            }
-        }
+        M
     }
 }

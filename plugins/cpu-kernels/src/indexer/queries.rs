@@ -1,10 +1,10 @@
 //! Queries and head weights of the indexer.
 
+use super::score::pack;
 use crate::scratch::{self, Lease};
 use hotseam_sdk::SharedMut;
-use hotseam_sdk::abi::layout;
-use hotseam_sdk::layouts::quantise_e4m3;
-use hotseam_sdk::ops::{Parallel, e4m3, hadamard, linear, rope};
+use hotseam_sdk::layouts::quant::as_key;
+use hotseam_sdk::ops::{Parallel, linear, rope};
 use hotseam_sdk::views::Select;
 
 /// Rows that are worth a thread.
@@ -18,7 +18,7 @@ pub(super) struct Queries {
     pub(super) heads: usize,
     /// Dimension of a head.
     pub(super) dim: usize,
-    /// `[rows, heads, dim]`, roped, in the space of the keys' layout.
+    /// `[rows, heads, dim]`, roped, in the space of the keys' layout; of each row as [`pack`] leaves them.
     pub(super) q: Lease<f32>,
     /// `[rows, heads]`, with both scales of the score.
     pub(super) weights: Lease<f32>,
@@ -35,32 +35,22 @@ impl Queries {
         linear(par, a.x, n, a.weights_proj, &mut weights);
         let factor = (heads as f32).sqrt().recip() * (dim as f32).sqrt().recip();
         weights.iter_mut().for_each(|w| *w *= factor);
-        let rotates = a.keys.layout == layout::KEY_FP8_HADAMARD;
+        let layout = a.keys.form.layout;
         let shared = SharedMut::new(&mut q);
         par.run(n, GRAIN, &|rows| {
+            let (mut plain, mut codes) = (scratch::lease::<f32>(width), [0; MOST_DIM]);
             for row in rows.filter(|row| a.rows.positions[*row] >= 0) {
                 let (cos, sin) = a.rope.row(a.rows.positions[row] as usize);
                 // SAFETY: rows do not overlap.
                 let q = unsafe { shared.slice(row * width..(row + 1) * width) };
                 for head in q.chunks_exact_mut(dim) {
                     rope(head, cos, sin, false);
-                    if rotates {
-                        hadamard(head);
-                        round_to_e4m3(head);
-                    }
+                    as_key(layout, head, &mut codes);
                 }
+                plain.copy_from_slice(q);
+                pack(&plain, dim, q);
             }
         });
         Self { heads, dim, q, weights }
-    }
-}
-
-/// Rounds the values as the fp8 layout rounds a key, with one scale for all of them.
-fn round_to_e4m3(values: &mut [f32]) {
-    let mut codes = [0u8; MOST_DIM];
-    let codes = &mut codes[..values.len()];
-    let scale = quantise_e4m3(values, codes);
-    for (value, code) in values.iter_mut().zip(codes) {
-        *value = e4m3::decode(*code) * scale;
     }
 }

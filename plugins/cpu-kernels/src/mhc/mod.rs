@@ -11,19 +11,20 @@ use gates::{GROUP, MixGates, head_gates};
 use hotseam_sdk::ops::{Mat, Parallel, Serial, Weight, dispatch, dot, linear};
 use hotseam_sdk::views::{MhcHead, MhcPre};
 use hotseam_sdk::{Result, SharedMut};
+use std::ops::Range;
 use streams::Collapse;
 
 /// Bytes of a block of rows: half of a usual L2 cache, because a block is read three times.
 const BLOCK_BYTES: usize = 256 * 1024;
 
-/// The mixing product of a block: `(streams [rows, hc * hidden], rows, m [rows, n])`, without the norm, which is a
-/// factor per row and is applied to `m` afterwards.
-pub type Mixing<'a> = &'a (dyn Fn(&[f32], usize, &mut [f32]) + Sync);
+/// The mixing product of a block: `(threads, streams [rows, hc * hidden], rows, m [rows, n])`, without the norm, which is
+/// a factor per row and is applied to `m` afterwards.
+pub type Mixing<'a> = &'a (dyn Fn(&dyn Parallel, &[f32], usize, &mut [f32]) + Sync);
 
 /// `mhc.pre` with an f32 mixing product.
 pub fn pre(par: &dyn Parallel, a: &mut MhcPre<'_>) -> Result<()> {
     let weight = Mat { data: Weight::F32(a.fn_weight), n: (2 + a.hc) * a.hc, k: a.hc * a.hidden };
-    pre_with(par, a, &|streams, rows, m| linear(&Serial, streams, rows, weight, m))
+    pre_with(par, a, &|par, streams, rows, m| linear(par, streams, rows, weight, m))
 }
 
 /// `mhc.pre` with a mixing product of the caller's.
@@ -34,11 +35,11 @@ pub fn pre_with(par: &dyn Parallel, a: &mut MhcPre<'_>, mixing: Mixing<'_>) -> R
     let (x, post, comb) =
         (SharedMut::new(&mut *a.x), SharedMut::new(&mut *a.post), SharedMut::new(&mut *a.comb));
     let (all, norm_eps) = (a.streams, a.norm_eps);
-    for_each_block(par, n, width, &|rows| {
+    for_each_block(par, n, width, &|par, rows| {
         let (first, count) = (rows.start, rows.len());
         let streams = &all[first * width..rows.end * width];
         let (mut m, mut pre) = (scratch::lease::<f32>(count * mix), scratch::lease::<f32>(count * hc));
-        mixing(streams, count, &mut m);
+        mixing(par, streams, count, &mut m);
         normalise(streams, &mut m, width, mix, norm_eps);
         // SAFETY: blocks do not overlap.
         let (x, post, comb) = unsafe {
@@ -64,11 +65,11 @@ pub fn head(par: &dyn Parallel, a: &mut MhcHead<'_>) -> Result<()> {
     let x = SharedMut::new(&mut *a.x);
     let (all, norm_eps) = (a.streams, a.norm_eps);
     let (base, scale, hc_eps) = (a.base, a.scale[0], a.hc_eps);
-    for_each_block(par, n, width, &|rows| {
+    for_each_block(par, n, width, &|par, rows| {
         let (first, count) = (rows.start, rows.len());
         let streams = &all[first * width..rows.end * width];
         let mut pre = scratch::lease::<f32>(count * hc);
-        linear(&Serial, streams, count, weight, &mut pre);
+        linear(par, streams, count, weight, &mut pre);
         normalise(streams, &mut pre, width, hc, norm_eps);
         head_gates(&mut pre, base, scale, hc_eps);
         // SAFETY: blocks do not overlap.
@@ -80,22 +81,22 @@ pub fn head(par: &dyn Parallel, a: &mut MhcHead<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Runs `body` over blocks of rows that fit the cache.
+/// Runs `body` over blocks of rows that fit the cache: each on one thread, or, where there are fewer blocks than threads,
+/// one after the other with all threads in each.
 fn for_each_block(
     par: &dyn Parallel,
     n: usize,
     width: usize,
-    body: &(dyn Fn(std::ops::Range<usize>) + Sync),
+    body: &(dyn Fn(&dyn Parallel, Range<usize>) + Sync),
 ) {
     let fits = BLOCK_BYTES / size_of::<f32>() / width;
     let shared = n.div_ceil(par.threads());
     let block = fits.min(shared).clamp(1, 64).next_multiple_of(GROUP);
-    par.run(n.div_ceil(block), 1, &|blocks| {
-        for block_index in blocks {
-            let first = block_index * block;
-            body(first..n.min(first + block));
-        }
-    });
+    let rows = |i: usize| i * block..n.min((i + 1) * block);
+    match n.div_ceil(block) {
+        few if few < par.threads() => (0..few).for_each(|i| body(par, rows(i))),
+        many => par.run(many, 1, &|blocks| blocks.for_each(|i| body(&Serial, rows(i)))),
+    }
 }
 
 /// Multiplies each row of `m` by `rsqrt(mean(streams^2) + eps)`.

@@ -62,11 +62,20 @@ pub(crate) struct Layer {
     pub(crate) swa: Vec<f32>,
     pub(crate) entries: Vec<f32>,
     pub(crate) keys: Vec<f32>,
+    pub(crate) kv_layout: u32,
     pub(crate) key_layout: u32,
 }
 
 impl Layer {
-    pub(crate) fn new(s: &Shape, layer: usize, positions: usize, key_layout: u32, r: &mut Random) -> Self {
+    pub(crate) fn new(
+        s: &Shape,
+        layer: usize,
+        positions: usize,
+        [kv_layout, key_layout]: [u32; 2],
+        r: &mut Random,
+    ) -> Self {
+        // The last page may be begun.
+        let room = positions + super::args::PER_PAGE;
         let ratio = s.ratios[layer] as usize;
         let mix = (2 + s.hc) * s.hc;
         let mut hc_fn = || {
@@ -109,9 +118,11 @@ impl Layer {
             tid2eid: (0..s.vocab * s.expert_topk).map(|i| distinct(i) as i32).collect(),
             experts,
             shared,
-            swa: vec![f32::NAN; positions * s.dim],
-            entries: vec![f32::NAN; positions * s.dim],
-            keys: vec![f32::NAN; positions * (s.index_dim + 1)],
+            // Room for the widest layout.
+            swa: vec![f32::NAN; room * s.dim],
+            entries: vec![f32::NAN; room * s.dim],
+            keys: vec![f32::NAN; room * s.index_dim],
+            kv_layout,
             key_layout,
         }
     }

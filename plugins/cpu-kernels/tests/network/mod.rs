@@ -5,9 +5,9 @@ mod args;
 mod layer;
 mod weights;
 
-use args::{f32s, mat, u8s};
+use args::{PER_PAGE, f32s, mat};
 use hotseam_cpu_kernels::{attention, compress, indexer, mhc, moe};
-use hotseam_sdk::abi::{self, Batch, RopeTables, SeqSpan, layout};
+use hotseam_sdk::abi::{self, Batch, RopeTables, SeqSpan};
 use hotseam_sdk::ops::{Parallel, linear, linear_into, rms_norm, rope, swiglu};
 use hotseam_sdk::{layouts, views};
 pub(crate) use layer::{Layer, Shape};
@@ -28,6 +28,7 @@ pub(crate) struct Network {
     sin: Vec<f32>,
     embed: Vec<f32>,
     table: Vec<i32>,
+    positions: usize,
     /// Time spent in each op since it was cleared, by name.
     pub(crate) spent: Vec<(&'static str, Duration)>,
     /// Allocations inside kernels since it was cleared, if something counts them.
@@ -35,19 +36,20 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// A network whose pools hold `positions` tokens; `keys` is the layout of index keys.
-    pub(crate) fn new(shape: Shape, positions: usize, keys: u32) -> Self {
+    /// A network whose pools hold `positions` tokens, with the layouts of attention entries and of index keys.
+    pub(crate) fn new(shape: Shape, positions: usize, kv: u32, keys: u32) -> Self {
         let mut random = Random::new(7);
         let half = shape.rope / 2;
         let angle = |i: usize| (i / half) as f64 * 10_000f64.powf(-((i % half) as f64) / half as f64);
         Self {
             layers: (0..shape.ratios.len())
-                .map(|l| Layer::new(&shape, l, positions, keys, &mut random))
+                .map(|l| Layer::new(&shape, l, positions, [kv, keys], &mut random))
                 .collect(),
             cos: (0..positions * half).map(|i| angle(i).cos() as f32).collect(),
             sin: (0..positions * half).map(|i| angle(i).sin() as f32).collect(),
             embed: random.normals(shape.vocab * shape.hidden),
-            table: (0..positions as i32).collect(),
+            table: (0..positions.div_ceil(PER_PAGE) as i32).collect(),
+            positions,
             spent: Vec::new(),
             allocations: 0,
             shape,
@@ -195,8 +197,8 @@ impl Network {
         let mut kv = vec![f32::NAN; n * dim];
         linear(par, x, n, mat(&self.layers[l].wkv, shape.hidden), &mut kv);
         self.add("host", start.elapsed());
-        let ratio = shape.ratios[l];
-        let capacity = self.table.len();
+        let (ratio, kv_layout) = (shape.ratios[l], self.layers[l].kv_layout);
+        let entry = layouts::Shape { dim, rope_dim: shape.rope };
         let args = abi::StoreArgs {
             size: size_of::<abi::StoreArgs>() as u32,
             norm_eps: EPS,
@@ -205,7 +207,7 @@ impl Network {
             norm_weight: f32s(&mut self.layers[l].kv_norm, &[dim]),
             rope: tables,
             out_slots: positions.as_ptr(),
-            pool: args::pool(u8s(&mut self.layers[l].swa, &[capacity, dim * 4]), layout::KV_F32, &[]),
+            pool: args::pool(&mut self.layers[l].swa, kv_layout, entry, &[]),
         };
         // SAFETY: the tensors above are as the contract says.
         let mut view = unsafe { views::Store::from_raw(&args) }.unwrap();
@@ -217,8 +219,8 @@ impl Network {
         if ratio == 4 {
             self.compress(par, batch, l, positions, x, true);
             let layer = &mut self.layers[l];
-            let bytes = layouts::entry_bytes(layer.key_layout, shape.index_dim).unwrap();
-            let keys = args::pool(u8s(&mut layer.keys, &[capacity, bytes]), layer.key_layout, &self.table);
+            let key = layouts::Shape { dim: shape.index_dim, rope_dim: shape.rope };
+            let keys = args::pool(&mut layer.keys, layer.key_layout, key, &self.table);
             let args = abi::SelectArgs {
                 size: size_of::<abi::SelectArgs>() as u32,
                 ratio: 4,
@@ -250,8 +252,8 @@ impl Network {
             batch,
             q: f32s(&mut normed, &[n, heads, dim]),
             sinks: f32s(&mut layer.sinks, &[heads]),
-            swa: args::pool(u8s(&mut layer.swa, &[capacity, dim * 4]), layout::KV_F32, &self.table),
-            entries: args::pool(u8s(&mut layer.entries, &[capacity, dim * 4]), layout::KV_F32, &self.table),
+            swa: args::pool(&mut layer.swa, kv_layout, entry, &self.table),
+            entries: args::pool(&mut layer.entries, kv_layout, entry, &self.table),
             ids: if ratio == 4 { ids.as_ptr() } else { std::ptr::null() },
             rope: tables,
             out: f32s(&mut o, &[n, heads, dim]),
@@ -293,13 +295,13 @@ impl Network {
         index: bool,
     ) {
         let (shape, tables) = (self.shape.clone(), self.rope_tables());
-        let (n, ratio, capacity) = (positions.len(), shape.ratios[l] as usize, self.table.len());
+        let (n, ratio, capacity) = (positions.len(), shape.ratios[l] as usize, self.positions);
         let overlap = ratio == 4;
         let dim = if index { shape.index_dim } else { shape.dim };
         let channels = dim * (1 + overlap as usize);
         let begin = positions[0] as usize;
         let layer = &mut self.layers[l];
-        let key_layout = layer.key_layout;
+        let (kv_layout, key_layout) = (layer.kv_layout, layer.key_layout);
         let part = &mut layer.compressors[index as usize];
         let start = Instant::now();
         let (mut kv, mut gate) = (vec![f32::NAN; n * channels], vec![f32::NAN; n * channels]);
@@ -321,9 +323,9 @@ impl Network {
         let out_slots: Vec<i32> = entries.iter().map(|e| *e as i32).collect();
         let (pool, layout) = match index {
             true => (&mut layer.keys, key_layout),
-            false => (&mut layer.entries, layout::KV_F32),
+            false => (&mut layer.entries, kv_layout),
         };
-        let bytes = layouts::entry_bytes(layout, dim).unwrap();
+        let entry = layouts::Shape { dim, rope_dim: shape.rope };
         let args = abi::CompressArgs {
             size: size_of::<abi::CompressArgs>() as u32,
             ratio: ratio as u32,
@@ -341,7 +343,7 @@ impl Network {
             out_slots: out_slots.as_ptr(),
             state_dst: positions.as_ptr(),
             state: f32s(&mut part.state, &[capacity, 2 * channels]),
-            pool: args::pool(u8s(pool, &[capacity, bytes]), layout, &[]),
+            pool: args::pool(pool, layout, entry, &[]),
         };
         // SAFETY: the tensors above are as the contract says.
         let mut view = unsafe { views::Compress::from_raw(&args) }.unwrap();

@@ -14,7 +14,7 @@ pub(crate) fn shape() -> Shape {
         o_groups: 2,
         window: 50,
         index_heads: 5,
-        index_dim: 16,
+        index_dim: 32,
         topk: 9,
         experts: 7,
         expert_topk: 3,

@@ -7,6 +7,7 @@ use fault::Fault;
 use hotseam_cpu_kernels::{attention, compress};
 use hotseam_faulty_common::{LostUpdates, Panics, is_marked, mark, misplace};
 use hotseam_sdk::abi::{capability, layout};
+use hotseam_sdk::layouts::Shape;
 use hotseam_sdk::views::{Compress, Core, PoolMut, Rope, Store};
 use hotseam_sdk::{Attention, Ctx, Error, Host, Info, Plugin, Result};
 use std::sync::{Mutex, PoisonError};
@@ -49,13 +50,13 @@ impl Plugin for Faulty {
         })
     }
 
-    fn info(&self, dim: usize) -> Info {
+    fn info(&self, shape: Shape) -> Info {
         self.panics.at("info");
         let capabilities = match self.fault {
             Fault::InverseRopeClaimed => capability::FUSES_INVERSE_ROPE,
             _ => 0,
         };
-        Info { capabilities, layout: layout::KV_F32, entry_bytes: dim as u32 * 4, ..Info::PLAIN }
+        Info { capabilities, ..Info::of_layout(layout::KV_F32, shape) }
     }
 }
 
@@ -150,7 +151,7 @@ impl Attention for Faulty {
 
 fn mark_all(pool: &mut PoolMut<'_>, slots: &[i32]) {
     for slot in slots.iter().filter(|slot| **slot >= 0) {
-        mark(pool.entry_mut(*slot as usize));
+        mark(pool.entry_mut(*slot as usize).data);
     }
 }
 
@@ -159,8 +160,8 @@ fn sees_mark(a: &Core<'_>) -> bool {
     (0..a.rows.len()).filter(|row| a.rows.positions[*row] >= 0).any(|row| {
         let seq = a.rows.seq(row);
         match &a.entries {
-            Some(entries) => a.complete(row) > 0 && is_marked(entries.entry(entries.slot(seq, 0))),
-            None => is_marked(a.swa.entry(a.swa.slot(seq, a.window_of(row).start))),
+            Some(entries) => a.complete(row) > 0 && is_marked(entries.entry(entries.slot(seq, 0)).data),
+            None => is_marked(a.swa.entry(a.swa.slot(seq, a.window_of(row).start)).data),
         }
     })
 }

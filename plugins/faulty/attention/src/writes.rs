@@ -13,11 +13,10 @@ pub(crate) fn neighbours(ctx: &Ctx, a: &mut Store<'_>) {
     if ctx.is_prefill() {
         return;
     }
-    let bytes = a.pool.entry_bytes;
     for slot in a.out_slots.iter().filter(|slot| **slot >= REACH && !a.out_slots.contains(&(**slot - REACH)))
     {
-        let (own, neighbour) = (*slot as usize * bytes, (*slot - REACH) as usize * bytes);
-        a.pool.bytes.copy_within(own..own + bytes, neighbour);
+        let own = a.pool.entry(*slot as usize).data.to_vec();
+        a.pool.entry_mut((*slot - REACH) as usize).data.copy_from_slice(&own);
     }
 }
 

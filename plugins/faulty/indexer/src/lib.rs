@@ -8,8 +8,9 @@ mod ranked;
 use hotseam_cpu_kernels::{compress, indexer};
 use hotseam_faulty_common::{LostUpdates, Panics, misplace};
 use hotseam_sdk::abi::layout;
+use hotseam_sdk::layouts::Shape;
 use hotseam_sdk::views::{Compress, Rows, Select};
-use hotseam_sdk::{Ctx, Host, Indexer, Info, Plugin, Result, layouts};
+use hotseam_sdk::{Ctx, Host, Indexer, Info, Plugin, Result};
 use std::sync::{Mutex, PoisonError};
 
 /// Rows of a tile of queries.
@@ -56,6 +57,7 @@ enum Keys {
     F32,
     Bf16,
     Fp8,
+    Fp4,
 }
 
 #[derive(Debug, serde::Deserialize)]
@@ -83,6 +85,7 @@ impl Plugin for Faulty {
             Keys::F32 => layout::KEY_F32,
             Keys::Bf16 => layout::KEY_BF16,
             Keys::Fp8 => layout::KEY_FP8_HADAMARD,
+            Keys::Fp4 => layout::KEY_FP4_HADAMARD,
         };
         Ok(Self {
             fault: options.fault,
@@ -94,13 +97,9 @@ impl Plugin for Faulty {
         })
     }
 
-    fn info(&self, dim: usize) -> Info {
+    fn info(&self, shape: Shape) -> Info {
         self.panics.at("info");
-        Info {
-            layout: self.layout,
-            entry_bytes: layouts::entry_bytes(self.layout, dim).unwrap_or(0) as u32,
-            ..Info::PLAIN
-        }
+        Info::of_layout(self.layout, shape)
     }
 }
 
@@ -114,15 +113,15 @@ impl Indexer for Faulty {
             a.out_slots = &slots;
         }
         compress(ctx.host(), &mut a)?;
-        let (written, dim) = (a.out_slots.iter().map(|slot| *slot as usize), a.dim);
+        let written = a.out_slots.iter().map(|slot| *slot as usize);
         match self.fault {
-            Fault::WrongScale => written
-                .filter(|slot| slot % 2 == 1)
-                .try_for_each(|slot| entries::scale(&mut a.pool, slot, dim, 4.0))?,
+            Fault::WrongScale => {
+                written.filter(|slot| slot % 2 == 1).for_each(|slot| entries::scale(&mut a.pool, slot, 4.0))
+            }
             Fault::Race => written
                 .filter(|slot| self.race.lost(*slot))
-                .try_for_each(|slot| entries::scale(&mut a.pool, slot, dim, 0.0))?,
-            Fault::NegatedKeys => written.for_each(|slot| entries::negate(&mut a.pool, slot, dim)),
+                .for_each(|slot| entries::scale(&mut a.pool, slot, 0.0)),
+            Fault::NegatedKeys => written.for_each(|slot| entries::negate(&mut a.pool, slot)),
             _ => {}
         }
         Ok(())
@@ -134,7 +133,7 @@ impl Indexer for Faulty {
         let mut a = a;
         match self.fault {
             Fault::OnePage if !ctx.is_prefill() => {
-                let page = a.keys.entries_per_page;
+                let page = a.keys.form.entries_per_page;
                 return ranked::select(ctx, a, page, &mut numbers);
             }
             Fault::TieOrder => return ranked::select(ctx, a, usize::MAX, &mut numbers),
@@ -179,6 +178,6 @@ hotseam_sdk::export_plugin! {
                 "out-of-range", "panic"], "help": "what is wrong"},
         "call": {"type": "string", "default": "select", "values": ["create", "info", "destroy", "compress", "select"],
             "help": "the call that panics, with the fault `panic`"},
-        "keys": {"type": "string", "default": "f32", "values": ["f32", "bf16", "fp8"], "help": "layout of the index keys"}}"#,
+        "keys": {"type": "string", "default": "f32", "values": ["f32", "bf16", "fp8", "fp4"], "help": "layout of the index keys"}}"#,
     cpu: "[]"
 }

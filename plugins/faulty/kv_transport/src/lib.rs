@@ -4,6 +4,7 @@ mod regions;
 
 use hotseam_faulty_common::{LostUpdates, Panics};
 use hotseam_sdk::abi::{Region, component, transfer};
+use hotseam_sdk::layouts::Shape;
 use hotseam_sdk::views::Put;
 use hotseam_sdk::{Ctx, Error, Host, Info, KvTransport, Plugin, Result};
 use regions::Regions;
@@ -90,7 +91,7 @@ impl Plugin for Faulty {
         Ok(Self { fault: options.fault, panics, race: LostUpdates::default(), state: Mutex::default() })
     }
 
-    fn info(&self, _dim: usize) -> Info {
+    fn info(&self, _shape: Shape) -> Info {
         self.panics.at("info");
         Info::PLAIN
     }

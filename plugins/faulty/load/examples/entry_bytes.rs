@@ -11,7 +11,7 @@ extern "C" fn info(_this: *mut c_void, info: *mut InfoV1) -> i32 {
     unsafe {
         (*info).phases = 0b111;
         (*info).layout = layout::KV_F32;
-        (*info).entry_bytes = (*info).dim * 2;
+        (*info).data_bytes = (*info).dim * 2;
     }
     OK
 }

@@ -5,6 +5,7 @@
 use hotseam_cpu_kernels::mhc;
 use hotseam_faulty_common::{LostUpdates, Panics};
 use hotseam_sdk::abi::capability;
+use hotseam_sdk::layouts::Shape;
 use hotseam_sdk::views::{MhcHead, MhcPost, MhcPre};
 use hotseam_sdk::{Ctx, Host, Info, Mhc, Plugin, Result};
 use std::sync::{Mutex, PoisonError};
@@ -79,7 +80,7 @@ impl Plugin for Faulty {
         Ok(Self { fault: options.fault, panics, race: LostUpdates::default(), before: Mutex::default() })
     }
 
-    fn info(&self, _dim: usize) -> Info {
+    fn info(&self, _shape: Shape) -> Info {
         self.panics.at("info");
         let capabilities = if self.fault == Fault::NormClaimed { capability::NORM_FUSED } else { 0 };
         Info { capabilities, ..Info::PLAIN }

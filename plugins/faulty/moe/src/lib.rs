@@ -3,6 +3,7 @@
 use hotseam_cpu_kernels::moe;
 use hotseam_faulty_common::{LostUpdates, Panics};
 use hotseam_sdk::abi::capability;
+use hotseam_sdk::layouts::Shape;
 use hotseam_sdk::views::{Experts, Route};
 use hotseam_sdk::{Ctx, Host, Info, Moe, Plugin, Result};
 use std::sync::{Mutex, PoisonError};
@@ -84,7 +85,7 @@ impl Plugin for Faulty {
         Ok(Self { fault: options.fault, panics, race: LostUpdates::default(), weights: Mutex::default() })
     }
 
-    fn info(&self, _dim: usize) -> Info {
+    fn info(&self, _shape: Shape) -> Info {
         self.panics.at("info");
         let capabilities = match self.fault {
             Fault::ScaleClaimed => capability::ROUTE_SCALES_HASH | capability::ROUTE_SCALES_TOPK,

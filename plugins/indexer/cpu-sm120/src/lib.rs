@@ -13,8 +13,9 @@ mod top;
 
 use hotseam_cpu_kernels::compress;
 use hotseam_sdk::abi::layout;
+use hotseam_sdk::layouts::Shape;
 use hotseam_sdk::views::{Compress, Select};
-use hotseam_sdk::{Ctx, Error, Host, Indexer, Info, Plugin, Result, layouts};
+use hotseam_sdk::{Ctx, Error, Host, Indexer, Info, Plugin, Result};
 
 #[derive(Debug, Clone, Copy, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -58,24 +59,19 @@ impl Plugin for Sm120 {
         Ok(Self { layout, early_exit: options.early_exit })
     }
 
-    fn info(&self, dim: usize) -> Info {
-        Info {
-            layout: self.layout,
-            // A dimension that the layout cannot hold gives entries of 0 bytes, which the host refuses.
-            entry_bytes: layouts::entry_bytes(self.layout, dim).unwrap_or(0) as u32,
-            ..Info::PLAIN
-        }
+    fn info(&self, shape: Shape) -> Info {
+        Info::of_layout(self.layout, shape)
     }
 }
 
 impl Indexer for Sm120 {
     fn compress(&self, ctx: &Ctx, mut a: Compress<'_>) -> Result<()> {
-        self.check(a.pool.layout)?;
+        self.check(a.pool.form.layout)?;
         compress(ctx.host(), &mut a)
     }
 
     fn select(&self, ctx: &Ctx, mut a: Select<'_>) -> Result<()> {
-        self.check(a.keys.layout)?;
+        self.check(a.keys.form.layout)?;
         select::select(ctx.host(), &mut a, self.early_exit)
     }
 }

@@ -2,14 +2,12 @@
 
 use hotseam_sdk::ops::dot_rows;
 use hotseam_sdk::views::Pool;
-use hotseam_sdk::{Result, layouts};
 
 /// Decodes entries `first .. first + n` of a sequence, which lie in one page, to `tile [n, dim]`.
-pub(crate) fn load(keys: &Pool<'_>, seq: usize, first: usize, dim: usize, tile: &mut [f32]) -> Result<()> {
+pub(crate) fn load(keys: &Pool<'_>, seq: usize, first: usize, dim: usize, tile: &mut [f32]) {
     for (j, key) in tile.chunks_exact_mut(dim).enumerate() {
-        layouts::decode(keys.layout, keys.entry(keys.slot(seq, first + j)), key)?;
+        keys.decode(keys.slot(seq, first + j), key);
     }
-    Ok(())
 }
 
 /// `scores[j] = sum_h weights[h] * relu(q[h] . tile[j])`, heads in order. `dots` has as many places as `scores`.

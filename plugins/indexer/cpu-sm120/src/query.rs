@@ -2,8 +2,8 @@
 
 use hotseam_cpu_kernels::scratch::{Lease, lease};
 use hotseam_sdk::abi::layout;
-use hotseam_sdk::layouts::quantise_e4m3;
-use hotseam_sdk::ops::{Parallel, bf16, e4m3, hadamard, linear, rope};
+use hotseam_sdk::layouts::quant;
+use hotseam_sdk::ops::{Parallel, linear, rope};
 use hotseam_sdk::views::Select;
 use hotseam_sdk::{Error, Result, SharedMut};
 
@@ -42,7 +42,7 @@ impl Queries {
                 let of_row = unsafe { shared.slice(row * heads * dim..(row + 1) * heads * dim) };
                 for head in of_row.chunks_exact_mut(dim) {
                     rope(head, cos, sin, false);
-                    as_key(a.keys.layout, head);
+                    as_key(a.keys.form.layout, head);
                 }
             }
         });
@@ -53,16 +53,7 @@ impl Queries {
 /// Rounds a head as keys of `layout` are rounded; f32 keys leave it as it is.
 fn as_key(layout: u32, head: &mut [f32]) {
     match layout {
-        layout::KEY_BF16 => head.iter_mut().for_each(|v| *v = bf16::to_f32(bf16::from_f32(*v))),
-        layout::KEY_FP8_HADAMARD => {
-            hadamard(head);
-            let mut codes = [0; MAX_DIM];
-            let codes = &mut codes[..head.len()];
-            let scale = quantise_e4m3(head, codes);
-            for (v, code) in head.iter_mut().zip(codes) {
-                *v = e4m3::decode(*code) * scale;
-            }
-        }
-        _ => {}
+        layout::KEY_BF16 => quant::round_to_bf16(head),
+        other => quant::as_key(other, head, &mut [0; MAX_DIM]),
     }
 }

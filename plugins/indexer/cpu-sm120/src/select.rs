@@ -7,7 +7,6 @@ use hotseam_sdk::ops::Parallel;
 use hotseam_sdk::views::Select;
 use hotseam_sdk::{Result, SharedMut};
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 /// Rows of a work item: those of one sequence share the decoded page.
 const ROWS: usize = 8;
@@ -16,14 +15,14 @@ const ROWS: usize = 8;
 /// with the scores past the last entry set to minus infinity; both give the same.
 ///
 /// # Errors
-/// If the index heads are too large, or the key layout is unknown.
+/// If the index heads are too large.
 pub(crate) fn select(par: &dyn Parallel, a: &mut Select<'_>, early_exit: bool) -> Result<()> {
     let queries = Queries::new(par, a)?;
     let (n, topk, width) = (a.rows.len(), a.topk, a.scores_width);
     let tap = !a.scores.is_empty();
     let (ids, taps) =
         (SharedMut::new(std::mem::take(&mut a.ids)), SharedMut::new(std::mem::take(&mut a.scores)));
-    let (a, failed) = (&*a, Mutex::new(Ok(())));
+    let a = &*a;
     let keep = |row: usize, scores: &[f32]| {
         // SAFETY: rows do not overlap.
         let (ids, taps) = unsafe {
@@ -39,13 +38,11 @@ pub(crate) fn select(par: &dyn Parallel, a: &mut Select<'_>, early_exit: bool) -
         for block in blocks {
             let mut rows = block * ROWS..n.min((block + 1) * ROWS);
             while let Some(run) = next_run(a, &mut rows) {
-                if let Err(e) = score_run(a, &queries, run, early_exit, &keep) {
-                    *failed.lock().unwrap_or_else(PoisonError::into_inner) = Err(e);
-                }
+                score_run(a, &queries, run, early_exit, &keep);
             }
         }
     });
-    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
+    Ok(())
 }
 
 /// Takes from the front of `rows` those that belong to one sequence; padded rows form runs of their own.
@@ -65,12 +62,12 @@ fn score_run(
     run: Range<usize>,
     early_exit: bool,
     keep: &(dyn Fn(usize, &[f32]) + Sync),
-) -> Result<()> {
-    let (dim, heads, per_page) = (a.dim, a.heads, a.keys.entries_per_page);
+) {
+    let (dim, heads, per_page) = (a.dim, a.heads, a.keys.form.entries_per_page);
     let last = run.clone().map(|row| a.complete(row)).max().unwrap_or(0);
     if last == 0 {
         run.for_each(|row| keep(row, &[]));
-        return Ok(());
+        return;
     }
     let seq = a.rows.seq(run.start);
     let pages = if early_exit { last.div_ceil(per_page) } else { a.keys.pages(seq).len() };
@@ -80,7 +77,7 @@ fn score_run(
     scores.fill(f32::NEG_INFINITY);
     for first in (0..width).step_by(per_page) {
         let there = last.saturating_sub(first).min(per_page);
-        page::load(&a.keys, seq, first, dim, &mut tile[..there * dim])?;
+        page::load(&a.keys, seq, first, dim, &mut tile[..there * dim]);
         for (scores, row) in scores.chunks_exact_mut(width).zip(run.clone()) {
             let visible = a.complete(row).saturating_sub(first).min(per_page);
             let q = &queries.q[row * heads * dim..][..heads * dim];
@@ -91,5 +88,4 @@ fn score_run(
     for (scores, row) in scores.chunks_exact(width).zip(run) {
         keep(row, &scores[..a.complete(row)]);
     }
-    Ok(())
 }

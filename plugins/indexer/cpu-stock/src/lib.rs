@@ -1,8 +1,8 @@
-//! Stock indexer on the CPU: exact scores of all complete entries, keys in f32, bf16 or fp8.
+//! Stock indexer on the CPU: exact scores of all complete entries, keys in f32, bf16, fp8 or fp4.
 
 use hotseam_cpu_kernels::{compress, indexer};
 use hotseam_sdk::abi::layout;
-use hotseam_sdk::layouts::entry_bytes;
+use hotseam_sdk::layouts::Shape;
 use hotseam_sdk::{Ctx, Host, Indexer, Info, Plugin, Result, export_plugin, views};
 
 /// How index keys are kept.
@@ -15,6 +15,8 @@ pub enum Keys {
     Bf16,
     /// Rotated and rounded to e4m3 with one scale a key.
     Fp8,
+    /// Rotated and rounded to e2m1 with a power of two for every 32 values.
+    Fp4,
 }
 
 /// Options of the variant.
@@ -38,14 +40,13 @@ impl Plugin for Stock {
             Keys::F32 => layout::KEY_F32,
             Keys::Bf16 => layout::KEY_BF16,
             Keys::Fp8 => layout::KEY_FP8_HADAMARD,
+            Keys::Fp4 => layout::KEY_FP4_HADAMARD,
         };
         Ok(Self { layout })
     }
 
-    fn info(&self, dim: usize) -> Info {
-        // A dimension that the layout cannot hold has no entry; the ops refuse it with the reason.
-        let bytes = entry_bytes(self.layout, dim).unwrap_or(0);
-        Info { layout: self.layout, entry_bytes: bytes as u32, ..Info::PLAIN }
+    fn info(&self, shape: Shape) -> Info {
+        Info::of_layout(self.layout, shape)
     }
 }
 
@@ -62,6 +63,6 @@ impl Indexer for Stock {
 export_plugin! {
     seam: indexer, plugin: Stock, ops: [compress, select],
     name: "indexer/cpu-stock", description: "Stock indexer on the CPU, exact scores of all complete entries",
-    options: r#"{"keys": {"type": "string", "default": "f32", "values": ["f32", "bf16", "fp8"], "help": "how index keys are kept: f32, bf16, or fp8 with a Hadamard rotation"}}"#,
+    options: r#"{"keys": {"type": "string", "default": "f32", "values": ["f32", "bf16", "fp8", "fp4"], "help": "how index keys are kept: f32, bf16, or fp8 or fp4 with a Hadamard rotation"}}"#,
     cpu: "[]"
 }

@@ -2,6 +2,7 @@
 
 use hotseam_conformance::truth;
 use hotseam_sdk::abi::layout;
+use hotseam_sdk::layouts::Shape;
 use hotseam_sdk::{Ctx, Host, Indexer, Info, Plugin, Result, views};
 use serde::Deserialize;
 
@@ -11,6 +12,7 @@ enum Keys {
     F32,
     Bf16,
     Fp8,
+    Fp4,
 }
 
 #[derive(Deserialize)]
@@ -31,14 +33,15 @@ impl Plugin for Truth {
             Keys::F32 => layout::KEY_F32,
             Keys::Bf16 => layout::KEY_BF16,
             Keys::Fp8 => layout::KEY_FP8_HADAMARD,
+            Keys::Fp4 => layout::KEY_FP4_HADAMARD,
         };
         Ok(Self { layout })
     }
 
-    fn info(&self, dim: usize) -> Info {
-        // A dimension that the layout cannot hold has no entries; the calls refuse it with the reason.
-        let entry_bytes = truth::layout::entry_bytes(self.layout, dim).map_or(0, |n| n as u32);
-        Info { layout: self.layout, entry_bytes, ..Info::PLAIN }
+    fn info(&self, shape: Shape) -> Info {
+        // A shape that the layout cannot hold has no entries; the calls refuse it with the reason.
+        let entry = truth::layout::parts(self.layout, shape).unwrap_or_default();
+        Info { layout: self.layout, entry, ..Info::PLAIN }
     }
 }
 
@@ -55,6 +58,6 @@ impl Indexer for Truth {
 hotseam_sdk::export_plugin! {
     seam: indexer, plugin: Truth, ops: [compress, select],
     name: "indexer/truth", description: "plain f32 with f64 sums, the arbiter of the seam",
-    options: r#"{"keys": {"type": "string", "default": "f32", "values": ["f32", "bf16", "fp8"], "help": "format of the index keys; fp8 rotates keys and queries before it quantises them"}}"#,
+    options: r#"{"keys": {"type": "string", "default": "f32", "values": ["f32", "bf16", "fp8", "fp4"], "help": "format of the index keys; fp8 and fp4 rotate keys and queries before they quantise them"}}"#,
     cpu: "[]"
 }

@@ -3,7 +3,7 @@
 //! the kernels that fuse only the product. Rounding moves the 24 mixes by about 2^-9 of their size; the gates damp it.
 
 use hotseam_cpu_kernels::{mhc, scratch};
-use hotseam_sdk::ops::{Mat, Serial, Weight, bf16, linear};
+use hotseam_sdk::ops::{Mat, Weight, bf16, linear};
 use hotseam_sdk::views::MhcPre;
 use hotseam_sdk::{Ctx, Host, Mhc, NoOptions, Plugin, Result};
 
@@ -22,10 +22,10 @@ impl Mhc for Bf16Gemm {
         let mut weight = scratch::lease::<f32>(a.fn_weight.len());
         round(a.fn_weight, &mut weight);
         let weight = Mat { data: Weight::F32(&weight), n: (2 + a.hc) * a.hc, k: a.hc * a.hidden };
-        mhc::pre_with(ctx.host(), &mut a, &|streams, rows, mixes| {
+        mhc::pre_with(ctx.host(), &mut a, &|par, streams, rows, mixes| {
             let mut x = scratch::lease::<f32>(streams.len());
             round(streams, &mut x);
-            linear(&Serial, &x, rows, weight, mixes);
+            linear(par, &x, rows, weight, mixes);
         })
     }
 }

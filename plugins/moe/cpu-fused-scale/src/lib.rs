@@ -9,6 +9,7 @@ mod hash;
 
 use hotseam_cpu_kernels::moe;
 use hotseam_sdk::abi::capability;
+use hotseam_sdk::layouts::Shape;
 use hotseam_sdk::views::Route;
 use hotseam_sdk::{Ctx, Host, Info, Moe, NoOptions, Plugin, Result};
 
@@ -21,7 +22,7 @@ impl Plugin for FusedScale {
         Ok(Self)
     }
 
-    fn info(&self, _dim: usize) -> Info {
+    fn info(&self, _shape: Shape) -> Info {
         Info { capabilities: capability::ROUTE_SCALES_HASH, ..Info::PLAIN }
     }
 }

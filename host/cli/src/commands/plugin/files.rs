@@ -12,6 +12,8 @@ use crate::host;
 /// Dimensions of entries outside a model: cases bring their own tensors, of these sizes.
 pub(crate) const HEAD_DIM: u32 = 64;
 const INDEX_HEAD_DIM: u32 = 32;
+/// Roped values of both.
+pub(crate) const ROPE_DIM: u32 = 16;
 
 /// The loader that the options ask for.
 ///
@@ -52,6 +54,7 @@ pub(crate) fn registry(files: &PluginFiles) -> Result<Registry, Failure> {
         hash: vec![false],
         head_dim: HEAD_DIM,
         index_head_dim: INDEX_HEAD_DIM,
+        rope_dim: ROPE_DIM,
         topology: Topology::Paired,
     };
     Ok(Registry::new(loader(files)?, geometry))

@@ -3,6 +3,7 @@
 //! `core` is a plain working kernel to start from; `store` and `compress` come from `attention/cpu-stock`.
 
 use hotseam_sdk::abi::layout;
+use hotseam_sdk::layouts::Shape;
 use hotseam_sdk::ops::{Parallel, axpy, dot, scale};
 use hotseam_sdk::views::{Core, Pool};
 use hotseam_sdk::{Attention, Ctx, Error, Host, Info, NoOptions, Plugin, Result, SharedMut, export_plugin};
@@ -18,16 +19,17 @@ impl Plugin for Variant {
         Ok(Self)
     }
 
-    fn info(&self, dim: usize) -> Info {
-        Info { layout: layout::KV_F32, entry_bytes: dim as u32 * 4, ..Info::PLAIN }
+    fn info(&self, shape: Shape) -> Info {
+        Info::of_layout(layout::KV_F32, shape)
     }
 }
 
 impl Attention for Variant {
     fn core(&self, ctx: &Ctx, mut a: Core<'_>) -> Result<()> {
         for pool in [Some(&a.swa), a.entries.as_ref()].into_iter().flatten() {
-            if pool.layout != layout::KV_F32 || pool.entry_bytes != a.dim * 4 {
-                return Err(Error::argument(format!("layout {}, expected {}", pool.layout, layout::KV_F32)));
+            if pool.form.layout != layout::KV_F32 {
+                let found = pool.form.layout;
+                return Err(Error::argument(format!("layout {found}, expected {}", layout::KV_F32)));
             }
         }
         let (heads, dim) = (a.heads, a.dim);
@@ -55,7 +57,7 @@ fn attend(a: &Core<'_>, row: usize, head: usize, out: &mut [f32]) {
     // The sink is a key with logit `sinks[head]` and a value of zeros.
     let (mut largest, mut total) = (a.sinks[head], 1.0f32);
     let mut add = |pool: &Pool<'_>, entry: usize| {
-        let kv = &pool.f32()[pool.slot(seq, entry) * dim..][..dim];
+        let kv = pool.f32(pool.slot(seq, entry));
         let score = dot(q, kv) * a.scale;
         if score > largest {
             let shrink = (largest - score).exp();

@@ -3,6 +3,7 @@
 //! `select` is a plain working kernel to start from; `compress` comes from `indexer/cpu-stock`.
 
 use hotseam_sdk::abi::layout;
+use hotseam_sdk::layouts::Shape;
 use hotseam_sdk::ops::{Parallel, dot, linear, rope};
 use hotseam_sdk::views::Select;
 use hotseam_sdk::{Ctx, Error, Host, Indexer, Info, NoOptions, Plugin, Result, SharedMut, export_plugin};
@@ -32,15 +33,16 @@ impl Plugin for Variant {
         Ok(Self::default())
     }
 
-    fn info(&self, dim: usize) -> Info {
-        Info { layout: layout::KEY_F32, entry_bytes: dim as u32 * 4, ..Info::PLAIN }
+    fn info(&self, shape: Shape) -> Info {
+        Info::of_layout(layout::KEY_F32, shape)
     }
 }
 
 impl Indexer for Variant {
     fn select(&self, ctx: &Ctx, mut a: Select<'_>) -> Result<()> {
-        if a.keys.layout != layout::KEY_F32 || a.keys.entry_bytes != a.dim * 4 {
-            return Err(Error::argument(format!("layout {}, expected {}", a.keys.layout, layout::KEY_F32)));
+        if a.keys.form.layout != layout::KEY_F32 {
+            let found = a.keys.form.layout;
+            return Err(Error::argument(format!("layout {found}, expected {}", layout::KEY_F32)));
         }
         let (rows, heads, dim) = (a.rows.len(), a.heads, a.dim);
         let longest = (0..rows).map(|row| a.complete(row)).max().unwrap_or(0);
@@ -87,7 +89,7 @@ fn score(a: &Select<'_>, row: usize, q: &mut [f32], weights: &[f32], scores: &mu
     q.chunks_exact_mut(a.dim).for_each(|head| rope(head, cos, sin, false));
     let factor = ((a.heads * a.dim) as f32).sqrt().recip();
     for (entry, score) in scores.iter_mut().enumerate() {
-        let key = &a.keys.f32()[a.keys.slot(a.rows.seq(row), entry) * a.dim..][..a.dim];
+        let key = a.keys.f32(a.keys.slot(a.rows.seq(row), entry));
         let heads = q.chunks_exact(a.dim).zip(weights);
         *score = (heads.map(|(q, w)| w * dot(q, key).max(0.0)).sum::<f32>() * factor, entry as i32);
     }

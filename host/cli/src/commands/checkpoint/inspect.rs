@@ -1,26 +1,23 @@
-//! `hotseam checkpoint`.
+//! `hotseam checkpoint inspect`.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use serde_json::json;
 
-use crate::args::{CheckpointArgs, CheckpointCommand, Format};
+use super::{count, size};
+use crate::args::{Format, InspectArgs};
 use crate::failure::Failure;
 use crate::terminal;
 
 /// Shows what a checkpoint holds.
-pub(crate) fn run(args: &CheckpointArgs) -> Result<u8, Failure> {
-    let CheckpointCommand::Inspect { dir, format } = &args.command;
-    inspect(dir, *format)
-}
-
-fn inspect(dir: &Path, format: Format) -> Result<u8, Failure> {
+pub(super) fn run(args: &InspectArgs) -> Result<u8, Failure> {
+    let dir = &args.dir;
     let config = hotseam_checkpoint::read_config(dir).map_err(Failure::usage)?;
     let tensors = hotseam_checkpoint::list(dir).map_err(Failure::usage)?;
-    let bytes: usize = tensors.iter().map(|tensor| tensor.bytes).sum();
-    let parameters: usize = tensors.iter().map(|tensor| tensor.shape.iter().product::<usize>()).sum();
-    if format == Format::Json {
+    let holdings = hotseam_checkpoint::inspect(dir).map_err(Failure::usage)?;
+    let bytes: u64 = holdings.iter().map(|h| h.bytes).sum();
+    let values: u64 = holdings.iter().map(|h| h.values).sum();
+    if args.format == Format::Json {
         let list: Vec<_> = tensors
             .iter()
             .map(|t| json!({"name": t.name, "dtype": t.dtype, "shape": t.shape, "bytes": t.bytes, "shard": t.shard}))
@@ -31,7 +28,8 @@ fn inspect(dir: &Path, format: Format) -> Result<u8, Failure> {
             "vocab_size": config.vocab_size,
             "compress_ratios": config.compress_ratios,
             "bytes": bytes,
-            "elements": parameters,
+            "values": values,
+            "classes": holdings,
             "tensors": list,
         }))?;
         return Ok(0);
@@ -39,7 +37,7 @@ fn inspect(dir: &Path, format: Format) -> Result<u8, Failure> {
     let classes: Vec<&str> = (0..config.num_hidden_layers).map(|layer| config.class(layer).name()).collect();
     let mut text = format!(
         "{} layers ({}), hidden {}, {} heads of {}, vocabulary {}\n{} experts, {} a token, {} hash-routed layers; \
-         index_topk {}\n{} tensors, {parameters} elements, {:.1} MB\n\n",
+         index_topk {}\n{} tensors, {} values, {}\n\n",
         config.num_hidden_layers,
         classes.join(" "),
         config.hidden_size,
@@ -51,14 +49,21 @@ fn inspect(dir: &Path, format: Format) -> Result<u8, Failure> {
         config.num_hash_layers,
         config.index_topk,
         tensors.len(),
-        bytes as f64 / 1e6,
+        count(values),
+        size(bytes),
     );
+    let _ = writeln!(text, "{:<24}{:<8}{:>8}{:>14}{:>12}", "class", "format", "count", "values", "size");
+    for h in &holdings {
+        let (values, bytes) = (count(h.values), size(h.bytes));
+        let _ = writeln!(text, "{:<24}{:<8}{:>8}{values:>14}{bytes:>12}", h.class, h.format, h.count);
+    }
+    text.push('\n');
     let width = tensors.iter().map(|tensor| tensor.name.len()).max().unwrap_or(0);
     for tensor in &tensors {
         let shape: Vec<String> = tensor.shape.iter().map(ToString::to_string).collect();
         let _ = writeln!(
             text,
-            "{:<width$}  {:<5} {:<14} {:>10}",
+            "{:<width$}  {:<7} {:<14} {:>10}",
             tensor.name,
             tensor.dtype,
             format!("[{}]", shape.join(", ")),
