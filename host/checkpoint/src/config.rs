@@ -12,6 +12,10 @@ const IGNORED: &[&str] = &[
     "architectures",
     "attention_dropout",
     "auto_map",
+    "dspark_block_size", // these four: drafting, which this build does not do
+    "dspark_markov_rank",
+    "dspark_noise_token_id",
+    "dspark_target_layer_ids",
     "dtype",
     "initializer_range",
     "output_router_logits",
@@ -112,6 +116,8 @@ fn check_fixed(f: &Fields) -> Result<(), ConfigError> {
 /// One ratio for each layer, from `compress_ratios` or from `layer_types` with `compress_rates`.
 fn read_ratios(f: &Fields, layers: usize) -> Result<Vec<u32>, ConfigError> {
     let mtp = f.size_or("num_nextn_predict_layers")?.unwrap_or(0);
+    // Checkpoints with DSpark have an entry for each of its stages, whatever `num_nextn_predict_layers` says.
+    let stages = f.list_or("dspark_target_layer_ids")?.map_or(mtp, Vec::len);
     if let Some(rates) = f.object_or("compress_rates")? {
         rates.only("compressed_sparse_attention", &json!(4))?;
         rates.only("heavily_compressed_attention", &json!(128))?;
@@ -126,8 +132,8 @@ fn read_ratios(f: &Fields, layers: usize) -> Result<Vec<u32>, ConfigError> {
         (None, Some(types)) => ("layer_types", types),
         (None, None) => return Err(f.error("compress_ratios", "a ratio for each layer", "nothing")),
     };
-    if list.len() != layers && Some(list.len()) != layers.checked_add(mtp) {
-        let expected = format!("{layers} entries, and optionally {mtp} for MTP layers");
+    if ![0, mtp, stages].iter().any(|more| Some(list.len()) == layers.checked_add(*more)) {
+        let expected = format!("{layers} entries, and optionally {stages} for MTP layers");
         return Err(f.error(key, expected, format!("{} entries", list.len())));
     }
     let read = |(i, value): (usize, &Value)| {

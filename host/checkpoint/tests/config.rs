@@ -84,6 +84,16 @@ fn missing_and_unknown_fields_are_named() {
 }
 
 #[test]
+fn drafting_stages_have_ratios_of_their_own() {
+    let ratios = json!([0, 0, 4, 128, 4, 128, 4, 0, 0, 0]);
+    let dspark = json!({ "compress_ratios": ratios, "dspark_target_layer_ids": [4, 5, 6], "dspark_block_size": 5,
+        "dspark_noise_token_id": 3, "dspark_markov_rank": 256 });
+    assert_eq!(parse(dspark).unwrap(), Preset::FlashLike.config());
+    refused(json!({ "compress_ratios": ratios }), "compress_ratios");
+    refused(json!({ "compress_ratios": ratios, "dspark_target_layer_ids": [5, 6] }), "compress_ratios");
+}
+
+#[test]
 fn text_that_is_no_object_is_refused() {
     for text in ["", "{", "[]", "3", "{\"model_type\": }", "\u{0}"] {
         assert_eq!(parse_config(text).unwrap_err().field, "(whole file)", "{text:?}");

@@ -22,11 +22,12 @@ pub(crate) struct Files {
 impl Files {
     /// The smallest random model, bf16.
     pub(crate) fn tiny() -> Self {
-        Self {
-            dir: TempDir::new().unwrap(),
-            config: Preset::Tiny.config_json(),
-            tensors: Preset::Tiny.tensors(),
-        }
+        Self::of(Preset::Tiny)
+    }
+
+    /// A random model, bf16.
+    pub(crate) fn of(preset: Preset) -> Self {
+        Self { dir: TempDir::new().unwrap(), config: preset.config_json(), tensors: preset.tensors() }
     }
 
     /// The golden with every storage format: FP8, MXFP4 in layer 0, NVFP4 in layer 1.
