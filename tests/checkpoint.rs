@@ -45,7 +45,9 @@ fn path(dir: &Path) -> &str {
 fn inspect_shows_formats_and_tensors() {
     let dir = root().join("tests/goldens/formats");
     let text = answer(&["inspect", path(&dir)], 0);
-    for wanted in ["routed experts", "mxfp4", "nvfp4", "fp8", "layers.1.ffn.experts.1.w2.weight_scale_2", "F8_E8M0"] {
+    for wanted in
+        ["routed experts", "mxfp4", "nvfp4", "fp8", "layers.1.ffn.experts.1.w2.weight_scale_2", "F8_E8M0"]
+    {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }
     let value = json(&["inspect", path(&dir)], 0);
@@ -66,7 +68,10 @@ fn convert_writes_once_and_reports() {
     let (from, to) = (at("in"), at("out"));
     let args = ["convert", path(&from), path(&to), "--to", "nvfp4"];
     let text = answer(&args, 0);
-    assert!(text.contains("mxfp4 -> nvfp4") && text.contains("note: double quantisation of routed experts"), "{text}");
+    assert!(
+        text.contains("mxfp4 -> nvfp4") && text.contains("note: double quantisation of routed experts"),
+        "{text}"
+    );
     assert!(refusal(&args).contains("nothing is overwritten"));
     let back = at("back");
     let value = json(&["convert", path(&to), path(&back), "--to", "bf16"], 0);

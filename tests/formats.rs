@@ -6,7 +6,7 @@
 
 use hotseam_checkpoint::quantise::{global_scale, quantise};
 use hotseam_engine::Engine;
-use hotseam_model::{Expert, Format, LayerWeights, Matrix, Model, Tensor, Weights};
+use hotseam_model::{Expert, Format, Matrix, Model, Tensor, Weights};
 use hotseam_tests::{Checkpoint, all, config, difference, goldens, logits, slots, tapped};
 use std::sync::Arc;
 
@@ -28,10 +28,6 @@ const ALL: [Formats; 4] = [
     Formats { name: "nvfp4", dense: Format::Bf16, experts: Format::Nvfp4 },
 ];
 
-fn for_each_expert(layer: &mut LayerWeights, f: &mut dyn FnMut(&mut Expert)) {
-    layer.experts.iter_mut().for_each(f);
-}
-
 /// Calls `f` with every matrix that published checkpoints quantise; true for those of routed experts.
 fn for_each_matrix(weights: &mut Weights, f: &mut dyn FnMut(&mut Matrix, bool)) {
     for layer in &mut weights.layers {
@@ -39,17 +35,20 @@ fn for_each_matrix(weights: &mut Weights, f: &mut dyn FnMut(&mut Matrix, bool)) 
             f(matrix, false);
         }
         layer.indexer.iter_mut().for_each(|indexer| f(&mut indexer.wq_b, false));
-        [&mut layer.shared.w1, &mut layer.shared.w2, &mut layer.shared.w3].map(|matrix| f(matrix, false));
-        for_each_expert(layer, &mut |e| {
-            [&mut e.w1, &mut e.w2, &mut e.w3].map(|matrix| f(matrix, true));
-        });
+        let of = |e| {
+            let Expert { w1, w2, w3 } = e;
+            [w1, w2, w3]
+        };
+        of(&mut layer.shared).into_iter().for_each(|matrix| f(matrix, false));
+        layer.experts.iter_mut().flat_map(of).for_each(|matrix| f(matrix, true));
     }
 }
 
 fn coded(matrix: &Matrix, format: Format) -> Matrix {
     let values = matrix.to_f32_vec();
     let largest = values.iter().fold(0.0f32, |most, v| most.max(v.abs()));
-    quantise(format, &values, [matrix.n, matrix.k], global_scale(largest), 1).expect("the format divides the rows")
+    quantise(format, &values, [matrix.n, matrix.k], global_scale(largest), 1)
+        .expect("the format divides the rows")
 }
 
 fn nano(weights: Weights) -> Arc<Model> {
@@ -72,7 +71,8 @@ fn packed(formats: Formats) -> Weights {
 fn twin(packed: &Weights) -> Weights {
     let mut weights = packed.clone();
     for_each_matrix(&mut weights, &mut |matrix, _| {
-        let values = Tensor::from_f32(vec![matrix.n, matrix.k], &matrix.to_f32_vec()).expect("as many as n * k");
+        let values =
+            Tensor::from_f32(vec![matrix.n, matrix.k], &matrix.to_f32_vec()).expect("as many as n * k");
         *matrix = Matrix::dense(values).expect("f32 values");
     });
     weights
@@ -102,7 +102,11 @@ fn codes_give_the_logits_of_their_values() {
         println!("{}: worst {worst:e} of the range against truth on the f32 twin", formats.name);
         assert!(worst < BOUND, "{}: {worst:e}", formats.name);
         for ((got, same), length) in got.iter().zip(&same).zip(LENGTHS) {
-            assert!(got.iter().zip(same).all(|(a, b)| a.to_bits() == b.to_bits()), "{} at {length}", formats.name);
+            assert!(
+                got.iter().zip(same).all(|(a, b)| a.to_bits() == b.to_bits()),
+                "{} at {length}",
+                formats.name
+            );
         }
     }
 }
@@ -148,7 +152,7 @@ const FAULTS: [Fault; 6] = [
     ("the global factor dropped", ALL[3], |weights| experts(weights, &|m| m.global_scale = 1.0)),
     ("gate and up exchanged", ALL[2], |weights| {
         for layer in &mut weights.layers {
-            for_each_expert(layer, &mut |e| std::mem::swap(&mut e.w1, &mut e.w3));
+            layer.experts.iter_mut().for_each(|e| std::mem::swap(&mut e.w1, &mut e.w3));
         }
     }),
     ("the expert table shifted by one token", ALL[2], |weights| {

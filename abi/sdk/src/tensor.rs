@@ -216,7 +216,9 @@ pub(crate) unsafe fn weight<'a>(w: &WeightRef, what: &str, shape: [usize; 2]) ->
             }
         }
         other => {
-            return Err(Error::argument(format!("{what} is of weight format {other}, which this build does not know")));
+            return Err(Error::argument(format!(
+                "{what} is of weight format {other}, which this build does not know"
+            )));
         }
     };
     Ok(Mat { data, n, k })

@@ -102,7 +102,8 @@ impl Select {
                 _ => rng.normals(dim, 1.0),
             })?;
         let mut x = g.by_row("x", &rows, HIDDEN, 1.0);
-        let mut weights_proj = g.matrix("weights_proj", heads, HIDDEN, if kind.format == F32 { F32 } else { BF16 });
+        let mut weights_proj =
+            g.matrix("weights_proj", heads, HIDDEN, if kind.format == F32 { F32 } else { BF16 });
         match kind.special {
             Special::None | Special::Ties => {}
             Special::Negative => signed(&mut x, &mut weights_proj, true),

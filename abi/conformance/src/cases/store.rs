@@ -193,8 +193,7 @@ pub(super) fn compare_pools(
             truth::layout::step(form.layout, form.shape.rope_dim, dim, pool.entry(slot), i, value)
         };
         let steps = f64::from((w - g).abs()) / f64::from(step(want, *w).max(step(got, *g)));
-        // A NaN is not less than anything.
-        if !(steps <= 1.0) && first.is_none() {
+        if (steps > 1.0 || steps.is_nan()) && first.is_none() {
             first = Some((Coordinate::new("pool", at, &axes), f64::from(*g), f64::from(*w)));
         }
         largest = largest.max(if steps.is_nan() { f64::INFINITY } else { steps });

@@ -186,7 +186,7 @@ fn bytes(text: &str) -> Result<u64, String> {
         _ => return Err(wrong()),
     };
     let size = number.trim().parse::<f64>().map_err(|_| wrong())? * unit;
-    if size >= 1.0 && size <= 1e15 { Ok(size.round() as u64) } else { Err(wrong()) }
+    if (1.0..=1e15).contains(&size) { Ok(size.round() as u64) } else { Err(wrong()) }
 }
 
 #[cfg(test)]

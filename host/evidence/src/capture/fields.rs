@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use hotseam_abi::{
     Batch, CompressArgs, CoreArgs, ExpertRef, ExpertsArgs, MhcHeadArgs, MhcPostArgs, MhcPreArgs, PoolRef,
-    RopeTables, RouteArgs, SelectArgs, StoreArgs, TensorRef, WeightRef, dtype,
-    weight_format,
+    RopeTables, RouteArgs, SelectArgs, StoreArgs, TensorRef, WeightRef, dtype, weight_format,
 };
 
 use super::error::{CaptureError, field};

@@ -73,7 +73,9 @@ fn run(par: &dyn Parallel, a: &Select<'_>, queries: &Queries, rows: Range<usize>
     let slices = (tiles / TILES).clamp(1, par.threads());
     let words = Best::words(a.topk, TILE);
     let mut candidates = scratch::lease::<u64>(rows.len() * slices * words);
-    candidates.chunks_exact_mut(words).for_each(|words| drop(Best::begin(words, a.topk)));
+    for words in candidates.chunks_exact_mut(words) {
+        Best::begin(words, a.topk);
+    }
     let shared = SharedMut::new(&mut candidates);
     par.run(slices, 1, &|pieces| {
         let (mut keys, mut tile) = (scratch::lease::<f32>(a.dim * FOUR), scratch::lease::<f32>(a.dim * TILE));
