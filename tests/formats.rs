@@ -28,6 +28,10 @@ const ALL: [Formats; 4] = [
     Formats { name: "nvfp4", dense: Format::Bf16, experts: Format::Nvfp4 },
 ];
 
+fn parts(expert: &mut Expert) -> [&mut Matrix; 3] {
+    [&mut expert.w1, &mut expert.w2, &mut expert.w3]
+}
+
 /// Calls `f` with every matrix that published checkpoints quantise; true for those of routed experts.
 fn for_each_matrix(weights: &mut Weights, f: &mut dyn FnMut(&mut Matrix, bool)) {
     for layer in &mut weights.layers {
@@ -35,12 +39,8 @@ fn for_each_matrix(weights: &mut Weights, f: &mut dyn FnMut(&mut Matrix, bool)) 
             f(matrix, false);
         }
         layer.indexer.iter_mut().for_each(|indexer| f(&mut indexer.wq_b, false));
-        let of = |e| {
-            let Expert { w1, w2, w3 } = e;
-            [w1, w2, w3]
-        };
-        of(&mut layer.shared).into_iter().for_each(|matrix| f(matrix, false));
-        layer.experts.iter_mut().flat_map(of).for_each(|matrix| f(matrix, true));
+        parts(&mut layer.shared).into_iter().for_each(|matrix| f(matrix, false));
+        layer.experts.iter_mut().flat_map(parts).for_each(|matrix| f(matrix, true));
     }
 }
 

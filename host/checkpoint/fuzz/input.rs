@@ -10,7 +10,7 @@ const SHARD: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// Replaced by the rest of an input that begins with the byte.
-pub const KINDS: [(u8, &str); 5] = [
+pub(crate) const KINDS: [(u8, &str); 5] = [
     (b'c', "config.json"),
     (b'q', "hf_quant_config.json"),
     (b'i', INDEX),
@@ -20,7 +20,7 @@ pub const KINDS: [(u8, &str); 5] = [
 ];
 
 /// A directory with a sound checkpoint.
-pub struct Place {
+pub(crate) struct Place {
     dir: TempDir,
     config: Vec<u8>,
     shard: Vec<u8>,
@@ -28,7 +28,7 @@ pub struct Place {
 
 impl Place {
     /// Writes the checkpoint.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = TempDir::new().expect("a directory for temporary files");
         let file = |name: &str| dir.path().join(name);
         Preset::Tiny.write(dir.path()).expect("the preset is sound");
@@ -44,24 +44,24 @@ impl Place {
     }
 
     /// Bytes of the header of the sound shard, without the length before it.
-    pub fn header(&self) -> &[u8] {
+    pub(crate) fn header(&self) -> &[u8] {
         let length = u64::from_le_bytes(self.shard[..8].try_into().expect("eight bytes")) as usize;
         &self.shard[8..8 + length]
     }
 
     /// The sound configuration.
-    pub fn config(&self) -> &[u8] {
+    pub(crate) fn config(&self) -> &[u8] {
         &self.config
     }
 
     /// The sound shard.
-    pub fn shard(&self) -> &[u8] {
+    pub(crate) fn shard(&self) -> &[u8] {
         &self.shard
     }
 
     /// Reads and lists the checkpoint with the input in place, then puts the sound file back. `None` if the input names
     /// no file.
-    pub fn read(&self, input: &[u8]) -> Option<Result<(), CheckpointError>> {
+    pub(crate) fn read(&self, input: &[u8]) -> Option<Result<(), CheckpointError>> {
         let (kind, content) = input.split_first()?;
         let (_, name) = KINDS.iter().find(|(byte, _)| byte == kind)?;
         let path = self.dir.path().join(name);

@@ -102,7 +102,7 @@ impl Kernel for Bf16<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::isa::portable;
+    use crate::isa::Isa;
 
     fn same(a: &[f32], b: &[f32]) -> bool {
         a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()))
@@ -115,10 +115,11 @@ mod tests {
         for codes in [&all, &numbers] {
             for scale in [1.0, 2f32.powi(-22), 2f32.powi(100), 0.3, f32::NAN] {
                 let want: Vec<f32> = codes.iter().map(|c| format::decode(*c) * scale).collect();
-                let (mut fast, mut plain) = (vec![7.0; codes.len()], vec![7.0; codes.len()]);
-                e4m3(codes, scale, &mut fast);
-                portable(E4m3 { codes, scale, out: &mut plain });
-                assert!(same(&fast, &want) && same(&plain, &want), "scale {scale}");
+                for (isa, run) in Isa::all() {
+                    let mut out = vec![7.0; codes.len()];
+                    run.run(E4m3 { codes, scale, out: &mut out });
+                    assert!(same(&out, &want), "{isa}, scale {scale}");
+                }
             }
         }
     }
@@ -132,10 +133,11 @@ mod tests {
         for scale in [1.0, 2f32.powi(-126), 2f32.powi(100), 0.3, f32::NAN] {
             let want: Vec<f32> =
                 codes.iter().flat_map(|c| [value(c & 15) * scale, value(c >> 4) * scale]).collect();
-            let (mut fast, mut plain) = (vec![7.0; 512], vec![7.0; 512]);
-            e2m1(&codes, scale, &mut fast);
-            portable(E2m1 { codes: &codes, scale, out: &mut plain });
-            assert!(same(&fast, &want) && same(&plain, &want), "scale {scale}");
+            for (isa, run) in Isa::all() {
+                let mut out = vec![7.0; 512];
+                run.run(E2m1 { codes: &codes, scale, out: &mut out });
+                assert!(same(&out, &want), "{isa}, scale {scale}");
+            }
         }
     }
 

@@ -238,8 +238,9 @@ mod tests {
     #[test]
     fn fp4_keys_have_the_even_value_low() {
         // A row of the Hadamard matrix of 32 turns into one value of sqrt(32), rounded to bf16: 5.65625, scale 1.
-        let row =
-            |k: usize| (0..32).map(move |i: usize| if (i & k).count_ones() % 2 == 0 { 1.0 } else { -1.0 });
+        let row = |k: usize| {
+            (0..32).map(move |i: usize| if (i & k).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 })
+        };
         for k in [0, 1, 6, 31] {
             let (data, scale) =
                 encoded(KEY_FP4_HADAMARD, Shape { dim: 32, rope_dim: 8 }, &row(k).collect::<Vec<_>>());

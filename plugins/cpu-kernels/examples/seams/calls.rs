@@ -1,7 +1,9 @@
 //! Calls of one layer of DeepSeek-V4-Flash, of one sequence.
 
 use hotseam_cpu_kernels::{attention, indexer};
-use hotseam_sdk::abi::{Batch, CoreArgs, PoolRef, RopeTables, SelectArgs, SeqSpan, TensorRef, dtype};
+use hotseam_sdk::abi::{
+    Batch, CoreArgs, PoolRef, RopeTables, SelectArgs, SeqSpan, TensorRef, WeightRef, dtype, weight_format,
+};
 use hotseam_sdk::layouts::{self, Shape};
 use hotseam_sdk::ops::Parallel;
 use hotseam_sdk::views::{self, Form, PoolMut};
@@ -251,7 +253,10 @@ impl SelectCall {
             batch: &raw const batch,
             q_lora: tensor(&mut self.q_lora, dtype::F32, &[n, RANK]),
             x: tensor(&mut self.x, dtype::F32, &[n, RANK]),
-            wq_b: tensor(&mut self.wq_b, dtype::F32, &[INDEX_HEADS * INDEX_DIM, RANK]),
+            wq_b: WeightRef::plain(
+                weight_format::F32,
+                tensor(&mut self.wq_b, dtype::F32, &[INDEX_HEADS * INDEX_DIM, RANK]),
+            ),
             weights_proj: tensor(&mut self.weights_proj, dtype::F32, &[INDEX_HEADS, RANK]),
             rope,
             keys: self.keys.arg(),
