@@ -98,3 +98,34 @@ fn plan_says_whether_it_fits() {
     assert!(refusal(&["plan", path(&dir), "--gpus", "3"]).contains("num_attention_heads"));
     assert!(refusal(&["plan", path(&dir), "--gpu-memory", "24"]).contains("with its unit"));
 }
+
+#[test]
+fn a_plan_file_has_the_options_as_keys() {
+    let file = root().join("configs/plans/flash-rtxpro6000-tp4.yaml");
+    let text = answer(&["plan", path(&file)], 0);
+    for wanted in
+        ["284.33 B parameters, 13.27 B active", "3850.25 B a token", "1 sequence of 524288 tokens: fits"]
+    {
+        assert!(text.contains(wanted), "{wanted}: {text}");
+    }
+    let model = root().join("configs/models/deepseek-v4-flash.json");
+    let options = ["--form", "nvfp4", "--gpus", "4", "--context", "524288"];
+    let same = json(&[&["plan", path(&model)], &options[..]].concat(), 0);
+    assert_eq!(json(&["plan", path(&file)], 0), same);
+
+    let dir = TempDir::new().unwrap();
+    let own = dir.path().join("plan.yaml");
+    for (content, wanted) in [
+        ("gpus: 4\n", "`checkpoint` is missing"),
+        ("checkpoint: x\ngpu: 4\n", "--gpu"),
+        ("checkpoint: x\ngpus: many\n", "many"),
+        ("checkpoint: x\ngpus: [4]\n", "expected a text or a number"),
+        ("- 1\n", "plan.yaml"),
+        ("checkpoint: nowhere.json\n", "nowhere.json"),
+    ] {
+        std::fs::write(&own, content).unwrap();
+        let told = refusal(&["plan", path(&own)]);
+        assert!(told.contains(wanted), "{content}: {told}");
+    }
+    assert!(refusal(&["plan", path(&file), "--gpus", "2"]).contains("put the others there"));
+}

@@ -1,8 +1,9 @@
 //! `hotseam checkpoint`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use hotseam_checkpoint::convert;
 use hotseam_checkpoint::plan::{KvFormat, Spread};
 
@@ -137,9 +138,9 @@ impl AttentionSpread {
 }
 
 /// `hotseam checkpoint plan`.
-#[derive(Debug, Args)]
+#[derive(Debug, Args, PartialEq)]
 pub(crate) struct PlanArgs {
-    /// Checkpoint directory, or a config.json.
+    /// Checkpoint directory, a config.json, or a plan: YAML with `checkpoint` and these options as keys.
     #[arg(value_name = "DIR|FILE")]
     pub(crate) path: PathBuf,
     /// Storage form of the weights, in place of what the configuration states.
@@ -175,6 +176,25 @@ pub(crate) struct PlanArgs {
     /// Form of the output.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,
+}
+
+/// A parser of [`PlanArgs`] alone.
+#[derive(Debug, Parser)]
+#[command(name = "plan", disable_help_flag = true)]
+struct Planned {
+    #[command(flatten)]
+    args: PlanArgs,
+}
+
+impl PlanArgs {
+    /// The arguments that `words` give.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let words = std::iter::once(OsString::from("plan")).chain(words);
+        Planned::try_parse_from(words).map(|planned| planned.args)
+    }
 }
 
 /// A size with its unit.

@@ -3,6 +3,7 @@
 mod convert;
 mod inspect;
 mod plan;
+mod plan_file;
 
 use crate::args::{CheckpointArgs, CheckpointCommand};
 use crate::failure::Failure;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use hotseam_checkpoint::plan::{Plan, Request, Spread, plan};
 
-use super::{count, size};
+use super::{count, plan_file, size};
 use crate::args::{Format, PlanArgs};
 use crate::failure::Failure;
 use crate::terminal;
@@ -13,7 +13,9 @@ use crate::terminal;
 const DOES_NOT_FIT: u8 = 1;
 
 /// Works out the memory that a model needs.
-pub(super) fn run(args: &PlanArgs) -> Result<u8, Failure> {
+pub(super) fn run(given: &PlanArgs) -> Result<u8, Failure> {
+    let planned = plan_file::read(given)?;
+    let args = planned.as_ref().unwrap_or(given);
     let request = Request {
         form: args.form.map(|form| form.get()),
         gpus: args.gpus,
@@ -32,6 +34,10 @@ pub(super) fn run(args: &PlanArgs) -> Result<u8, Failure> {
         Format::Text => terminal::data(&text(&plan))?,
     }
     Ok(if plan.fits { 0 } else { DOES_NOT_FIT })
+}
+
+fn sequences(n: u64) -> String {
+    format!("{n} sequence{}", if n == 1 { "" } else { "s" })
 }
 
 fn text(plan: &Plan) -> String {
@@ -97,9 +103,11 @@ fn text(plan: &Plan) -> String {
     };
     let _ = writeln!(
         text,
-        "\n{} sequences of {context} tokens: {verdict} on each GPU\n{} tokens of context fit on each GPU; {} sequences of \
-         {context} tokens fit on the group",
-        request.sequences, plan.kv_tokens, plan.sequences_that_fit,
+        "\n{} of {context} tokens: {verdict} on each GPU\n{} tokens of context fit on each GPU; {} of {context} \
+         tokens fit on the group",
+        sequences(request.sequences),
+        plan.kv_tokens,
+        sequences(plan.sequences_that_fit),
     );
     for note in &plan.notes {
         let _ = writeln!(text, "note: {note}");
