@@ -33,6 +33,23 @@ fn refuse_keeps_the_old_layout() {
     assert_eq!(serving(&engine, SELECT), "indexer/cpu-stock");
 }
 
+/// Entries in every layout of attention, in turn; one phase alone would read what the other did not write.
+#[test]
+fn attention_entries_change_their_layout_in_both_phases_at_once() {
+    let engine = engine(sizes());
+    for variant in ["attention/cpu-stock{kv: bf16}", "attention/cpu-stock{kv: fp8}", "attention/cpu-stock"] {
+        let request = || add("attention", variant, policy(KvPolicy::Drain));
+        kept(&under_load(&engine, &requests(), &[], || swap(&engine, request())));
+        assert_eq!(serving(&engine, "attention.core@decode:layers=1"), variant);
+    }
+    let alone = add("attention@decode", "attention/cpu-stock{kv: fp8}", policy(KvPolicy::Drain));
+    let record = swap(&engine, alone);
+    let SwapStage::Refused { message, .. } = end(&record) else { panic!("{record:?}") };
+    for word in ["share a pool", "kv-f32", "kv-fp8-ds-mla"] {
+        assert!(message.contains(word), "`{word}` is not in: {message}");
+    }
+}
+
 #[test]
 fn drain_lets_the_old_end_and_holds_the_new() {
     let engine = engine(sizes());
