@@ -12,6 +12,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("host/ops", &[]),
     ("host/model", &["ops"]),
     ("host/checkpoint", &["model"]),
+    ("host/checkpoint/fuzz", &["checkpoint"]),
     ("host/kv", &["abi", "model"]),
     ("host/loader", &["abi", "ops"]),
     ("host/slots", &["abi", "conformance", "loader", "model"]),

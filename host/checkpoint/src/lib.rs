@@ -19,6 +19,7 @@ pub mod plan;
 mod quantisation;
 pub mod quantise;
 pub mod random;
+mod resident;
 mod scan;
 mod shards;
 mod source;
@@ -32,6 +33,7 @@ use hotseam_model::{ModelConfig, Weights};
 pub use config::parse_config;
 pub use error::CheckpointError;
 pub use inspect::{Holding, inspect};
+pub use resident::copy_resident;
 pub use shards::TensorInfo;
 
 use quantisation::Quantisation;

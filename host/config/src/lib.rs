@@ -36,7 +36,7 @@ pub use oracle::{
 };
 pub use plugins::{PluginPolicy, PluginsSection, ProbeSection, user_state_dir};
 pub use schema::{
-    BisectSection, Config, EngineSection, ModelSection, NeedleSection, ServerSection, Topology,
+    BisectSection, Config, EngineSection, ModelSection, NeedleSection, ServerSection, Topology, WeightMemory,
 };
 pub use target::{Endpoint, EndpointPlace, TargetSection};
 

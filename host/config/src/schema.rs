@@ -46,10 +46,24 @@ pub struct Config {
 
 /// Section `model`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, expecting = "a mapping with the key path")]
+#[serde(deny_unknown_fields, expecting = "a mapping with the keys path and memory")]
 pub struct ModelSection {
     /// Checkpoint directory with `config.json`, `tokenizer.json` and safetensors shards.
     pub path: PathBuf,
+    /// Where the weights are while the server runs.
+    #[serde(default)]
+    pub memory: WeightMemory,
+}
+
+/// Where weights are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightMemory {
+    /// Mapped from the files: a fast start, and memory that the system can take back.
+    #[default]
+    Mapped,
+    /// Copied into memory of the process, in huge pages where the system has them: faster steps.
+    Copied,
 }
 
 /// Section `server`.

@@ -231,6 +231,11 @@ impl Matrix {
         Ok(Self { format, n, k, data, scales, global_scale })
     }
 
+    /// Values or codes, then scales.
+    pub(crate) fn tensors(&mut self) -> impl Iterator<Item = &mut Tensor> {
+        std::iter::once(&mut self.data).chain(&mut self.scales)
+    }
+
     /// Bytes of values or codes, scales and global factor.
     pub fn byte_len(&self) -> usize {
         self.format.byte_len(self.n, self.k)

@@ -111,3 +111,58 @@ pub struct Expert {
     /// Up projection, `[F, H]`.
     pub w3: Matrix,
 }
+
+impl Weights {
+    /// Every tensor, those of a layer in the order in which a step reads them.
+    pub fn tensors_mut(&mut self) -> Vec<&mut Tensor> {
+        let mut all = vec![&mut self.embed];
+        for layer in &mut self.layers {
+            layer.push_tensors(&mut all);
+        }
+        all.extend(self.hc_head.tensors());
+        all.extend([&mut self.norm, &mut self.head]);
+        all
+    }
+}
+
+impl Hc {
+    fn tensors(&mut self) -> [&mut Tensor; 3] {
+        [&mut self.fn_weight, &mut self.base, &mut self.scale]
+    }
+}
+
+impl Compressor {
+    fn push_tensors<'a>(&'a mut self, all: &mut Vec<&'a mut Tensor>) {
+        all.extend(self.wkv.tensors().chain(self.wgate.tensors()));
+        all.extend([&mut self.ape, &mut self.norm]);
+    }
+}
+
+impl LayerWeights {
+    fn push_tensors<'a>(&'a mut self, all: &mut Vec<&'a mut Tensor>) {
+        all.extend(self.hc_attn.tensors());
+        all.push(&mut self.attn_norm);
+        all.extend(self.wq_a.tensors());
+        all.push(&mut self.q_norm);
+        all.extend(self.wq_b.tensors().chain(self.wkv.tensors()));
+        all.push(&mut self.kv_norm);
+        if let Some(compressor) = &mut self.compressor {
+            compressor.push_tensors(all);
+        }
+        if let Some(indexer) = &mut self.indexer {
+            indexer.compressor.push_tensors(all);
+            all.extend(indexer.wq_b.tensors());
+            all.push(&mut indexer.weights_proj);
+        }
+        all.push(&mut self.attn_sink);
+        all.extend(self.wo_a.tensors().chain(self.wo_b.tensors()));
+        all.extend(self.hc_ffn.tensors());
+        all.extend([&mut self.ffn_norm, &mut self.gate]);
+        all.extend(self.gate_bias.iter_mut().chain(&mut self.tid2eid));
+        for expert in self.experts.iter_mut().chain([&mut self.shared]) {
+            for matrix in [&mut expert.w1, &mut expert.w3, &mut expert.w2] {
+                all.extend(matrix.tensors());
+            }
+        }
+    }
+}

@@ -1,7 +1,8 @@
 //! The engine under a stopwatch, driven line by line, so that another program can take turns with it.
 //!
 //! `bench_engine [CHECKPOINT [CONTEXT]]`: a checkpoint directory, `assets/nano-v4` by default, and the longest prompt and
-//! answer together, 4096 by default. The stock CPU variants serve it, on all cores that the process may use.
+//! answer together, 4096 by default. The weights are copied (`model.memory: copied`), and the stock CPU variants serve
+//! them, on all cores that the process may use.
 //!
 //! Lines on standard input: `run N M` (a prompt of N tokens, then M greedy tokens after its first one: the seconds of
 //! each part), `batch B N M` (the same for B sequences at once), `rss` (resident bytes), `stream` (bytes a second that
@@ -33,7 +34,8 @@ fn run() -> Result<(), String> {
     let mut args = std::env::args().skip(1);
     let dir = args.next().map_or_else(|| root().join("assets/nano-v4"), PathBuf::from);
     let context = args.next().map_or(Ok(4096), |n| n.parse().map_err(|e| format!("context `{n}`: {e}")))?;
-    let (config, weights) = hotseam_checkpoint::load(&dir, |_, _| {}).map_err(|e| e.to_string())?;
+    let (config, mut weights) = hotseam_checkpoint::load(&dir, |_, _| {}).map_err(|e| e.to_string())?;
+    hotseam_checkpoint::copy_resident(&mut weights).map_err(|e| e.to_string())?;
     let vocab = config.vocab_size as u32;
     let model = Arc::new(Model::new(config, weights, context));
     let settings = EngineConfig { max_context: context, ..EngineConfig::default() };

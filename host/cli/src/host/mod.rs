@@ -12,7 +12,8 @@ mod workload;
 use std::path::Path;
 use std::sync::Arc;
 
-use hotseam_config::Config;
+use anyhow::Context as _;
+use hotseam_config::{Config, WeightMemory};
 use hotseam_encoding::Tokenizer;
 use hotseam_engine::{Engine, EngineConfig, EngineError, GuardReport, SwapSettings};
 use hotseam_model::{Model, ModelConfig};
@@ -130,8 +131,12 @@ fn launch(config: &Config, server: bool) -> Result<Host, Failure> {
     let spinner = spinner(&format!("loading {}", path.display()));
     check_threads(config)?;
     let threads = hotseam_loader::init_threads(config.engine.threads);
-    let loaded =
+    let mut loaded =
         hotseam_checkpoint::read(path, |done, total| spinner.tick(done, total)).map_err(Failure::usage)?;
+    if config.model.memory == WeightMemory::Copied {
+        let copied = hotseam_checkpoint::copy_resident(&mut loaded.weights);
+        copied.with_context(|| format!("model.memory: no room to copy the weights of {}", path.display()))?;
+    }
     for note in &loaded.notes {
         tracing::info!("{note}");
     }
