@@ -50,11 +50,13 @@ impl Place {
     }
 
     /// The sound configuration.
+    #[allow(dead_code, reason = "the fuzzer starts from its corpus, the test from sound files too")]
     pub(crate) fn config(&self) -> &[u8] {
         &self.config
     }
 
     /// The sound shard.
+    #[allow(dead_code, reason = "as above")]
     pub(crate) fn shard(&self) -> &[u8] {
         &self.shard
     }

@@ -162,7 +162,7 @@ fn no_input_panics_the_reader_or_fills_the_memory() {
     println!("corpus: {} inputs, {refused} refused, {taken} taken", corpus.len());
 
     let seeds: Vec<Vec<u8>> = sound(&place).into_iter().chain(corpus.into_iter().map(|(_, b)| b)).collect();
-    let rounds = if std::env::var("HOTSEAM_TEST_FULL").is_ok_and(|v| v == "1") { 200_000 } else { 6_000 };
+    let rounds = if std::env::var("HOTSEAM_TEST_FULL").is_ok_and(|v| v == "1") { 200_000 } else { 4_000 };
     let mut random = Random(0x5eed_cafe_f00d);
     let (mut refused, mut taken) = (0, 0);
     for round in 0..rounds {
