@@ -10,8 +10,8 @@ use memmap2::MmapMut;
 const ALIGN: usize = 64;
 
 /// Copies every tensor into one block of memory, in the order in which a step reads them, and asks for huge pages. A step
-/// that is bound by memory then waits less for page tables; the price is the bytes themselves, since what is mapped from a
-/// file can be dropped and read again by the system and a copy cannot. Returns the size of the block.
+/// that is bound by memory may then wait less for page tables; the price is the bytes themselves, since what is mapped from
+/// a file can be dropped and read again by the system and a copy cannot. Returns the size of the block.
 ///
 /// # Errors
 /// If the system has no such memory; the weights are then as before.

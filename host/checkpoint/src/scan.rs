@@ -88,7 +88,7 @@ pub(crate) fn run(jobs: &[Job], mut done: impl FnMut()) -> Result<(), Checkpoint
     let Some((number, index)) = first else { return Ok(()) };
     let job = &jobs[number];
     let code = job.tensor.bytes()[index];
-    let value = if job.tensor.dtype == DType::E8m0 { ue8m0(code) } else { e4m3(code) };
+    let value = if job.tensor.dtype == DType::E8m0 { ue8m0::decode(code) } else { e4m3::decode(code) };
     Err(CheckpointError::Value {
         name: job.name.clone(),
         index,
@@ -119,13 +119,17 @@ mod tests {
     #[test]
     fn every_code_is_judged_by_its_value() {
         for code in 0..=255u8 {
-            let value = e4m3(code);
+            let value = e4m3::decode(code);
             let bad = |admit: Admit| first_above(&[0, code], admit.limit()) == Some(1);
             assert_eq!(bad(Admit::Weights), value.is_nan(), "{code:#x}");
             // -0 is refused too: no quantiser makes a negative scale.
             assert_eq!(bad(Admit::SmallScales), value.is_nan() || value.is_sign_negative(), "{code:#x}");
             for (format, most) in [(Format::Fp8Block, 448.0), (Format::Mxfp4, 6.0)] {
-                assert_eq!(bad(Admit::PowerScales(format)), !(ue8m0(code) * most).is_finite(), "{code}");
+                assert_eq!(
+                    bad(Admit::PowerScales(format)),
+                    !(ue8m0::decode(code) * most).is_finite(),
+                    "{code}"
+                );
             }
         }
     }

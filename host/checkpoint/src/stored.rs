@@ -1,7 +1,7 @@
 //! Puts a matrix together from the tensors that store it: `X.weight` with, by its format,
 //! `X.scale` (FP8, MXFP4), or `X.weight_scale` and `X.weight_scale_2` (NVFP4, which may have `X.input_scale` besides).
 
-use hotseam_model::number::{E2M1_MAX, E4M3_MAX};
+use hotseam_model::number::{e2m1, e4m3};
 use hotseam_model::{DType, Format, Matrix};
 use safetensors::Dtype;
 
@@ -165,7 +165,7 @@ impl Source<'_> {
     /// The second factor of NVFP4, one f32; passes over the factor of the activations.
     fn global_scale(&mut self, names: &Names) -> Result<f32, CheckpointError> {
         // The largest weight is a product of three factors.
-        let limit = f32::MAX / (E2M1_MAX * E4M3_MAX);
+        let limit = f32::MAX / (e2m1::MAX * e4m3::MAX);
         let global = self.scalar(&names.weight_scale_2)?;
         if !(global > 0.0 && global <= limit) {
             let expected = format!("a finite number above 0 and at most {limit:e}");

@@ -119,16 +119,17 @@ fn values_are_those_of_the_definition() {
                     let expected = match m.format {
                         Format::Fp8Block => {
                             let scale = scales[(row / 128) * m.k.div_ceil(128) + column / 128];
-                            f64::from(e4m3(data[row * m.k + column])) * f64::from(ue8m0(scale))
+                            f64::from(e4m3::decode(data[row * m.k + column]))
+                                * f64::from(ue8m0::decode(scale))
                         }
                         Format::Mxfp4 => {
                             let scale = scales[row * (m.k / 32) + column / 32];
-                            f64::from(e2m1(nibble(row, column))) * f64::from(ue8m0(scale))
+                            f64::from(e2m1::decode(nibble(row, column))) * f64::from(ue8m0::decode(scale))
                         }
                         _ => {
                             let scale = scales[row * (m.k / 16) + column / 16];
-                            let factor = f64::from(e4m3(scale)) * f64::from(m.global_scale);
-                            f64::from((f64::from(e2m1(nibble(row, column))) * factor) as f32)
+                            let factor = f64::from(e4m3::decode(scale)) * f64::from(m.global_scale);
+                            f64::from((f64::from(e2m1::decode(nibble(row, column))) * factor) as f32)
                         }
                     };
                     assert_eq!(f64::from(values[row * m.k + column]), expected, "{name} [{row}, {column}]");

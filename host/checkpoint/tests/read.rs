@@ -5,7 +5,7 @@ use std::path::Path;
 
 use hotseam_checkpoint::convert::Form;
 use hotseam_checkpoint::random::{Preset, write};
-use hotseam_checkpoint::{list, load, parse_config, read, read_config};
+use hotseam_checkpoint::{copy_resident, list, load, parse_config, read, read_config};
 use hotseam_model::{DType, Format, LayerClass};
 use sha2::{Digest, Sha256};
 
@@ -74,6 +74,28 @@ fn random_models_read_back_as_generated() {
         // A bf16 norm is widened, f32 stays as it is.
         assert_eq!(found.weights.norm.dtype, DType::F32);
         assert_eq!(found.weights.layers[1].attn_sink.f32(), w.layers[1].attn_sink.f32());
+    }
+}
+
+#[test]
+fn copied_weights_are_those_of_the_files_and_need_them_no_more() {
+    for form in [Form::Bf16, Form::Fp8Mxfp4, Form::Nvfp4] {
+        let dir = tempfile::tempdir().unwrap();
+        Preset::FlashLike.write_as(dir.path(), form).unwrap();
+        let (_, mut mapped) = load(dir.path(), |_, _| ()).unwrap();
+        let (_, mut copied) = load(dir.path(), |_, _| ()).unwrap();
+        let size = copy_resident(&mut copied).unwrap();
+        drop(dir);
+        let (mapped, copied) = (mapped.tensors_mut(), copied.tensors_mut());
+        let first = copied[0].bytes_ptr().addr();
+        for (a, b) in mapped.iter().zip(&copied) {
+            assert_eq!((a.dtype, &a.shape, a.bytes()), (b.dtype, &b.shape, b.bytes()), "{form}");
+            let place = b.bytes_ptr().addr() - first;
+            assert!(place + b.byte_len() <= size && place.is_multiple_of(64), "{form}: {place} of {size}");
+        }
+        // Whatever holds a tensor, its text shows it: none is left out.
+        let (_, weights) = Preset::FlashLike.build_as(form).unwrap();
+        assert_eq!(format!("{weights:?}").matches("Tensor(").count(), copied.len(), "{form}");
     }
 }
 

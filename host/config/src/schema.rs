@@ -62,7 +62,7 @@ pub enum WeightMemory {
     /// Mapped from the files: a fast start, and memory that the system can take back.
     #[default]
     Mapped,
-    /// Copied into memory of the process, in huge pages where the system has them: faster steps.
+    /// Copied into memory of the process, in huge pages where the system has them.
     Copied,
 }
 

@@ -1,9 +1,7 @@
 //! What a store allocates, counted by the allocator, at the shape of DeepSeek-V4-Flash.
 
-mod common;
-
-use common::model;
 use hotseam_abi::layout;
+use hotseam_checkpoint::random::Preset;
 use hotseam_kv::{Footprint, KvConfig, KvStore, LayerLayout, Layout, PAGE_TOKENS, Plan};
 use hotseam_model::{LayerClass, ModelConfig};
 use std::alloc::{GlobalAlloc, System};
@@ -60,7 +58,7 @@ fn flash(layers: usize) -> ModelConfig {
         qk_rope_head_dim: 64,
         index_head_dim: 128,
         compress_ratios: (0..layers).map(ratio).collect(),
-        ..model()
+        ..Preset::Tiny.config()
     }
 }
 

@@ -1,8 +1,6 @@
 //! The plan against a slow model of what each list must say, over random chunkings.
 
-mod common;
-
-use common::model;
+use hotseam_checkpoint::random::Preset;
 use hotseam_kv::{KvConfig, KvStore, LayerLayout, Layout, Plan, SeqKv};
 use hotseam_model::LayerClass;
 use std::collections::HashMap;
@@ -15,7 +13,7 @@ fn layouts() -> Vec<LayerLayout> {
 }
 
 fn store() -> KvStore {
-    let mut store = KvStore::new(&model(), KvConfig { pages: 64, max_seqs: 4, max_rows: 600 });
+    let mut store = KvStore::new(&Preset::Tiny.config(), KvConfig { pages: 64, max_seqs: 4, max_rows: 600 });
     store.ensure(&layouts());
     store
 }
@@ -165,7 +163,7 @@ fn a_saved_or_received_sequence_goes_on_like_the_original() {
 
 #[test]
 fn running_out_is_an_error_that_says_what() {
-    let mut store = KvStore::new(&model(), KvConfig { pages: 2, max_seqs: 1, max_rows: 16 });
+    let mut store = KvStore::new(&Preset::Tiny.config(), KvConfig { pages: 2, max_seqs: 1, max_rows: 16 });
     store.ensure(&layouts());
     let error = store.open(3 * 256).unwrap_err().to_string();
     assert_eq!(error, "KV pool: 3 pages wanted, 2 free; raise engine.pages or lower engine.max_context");

@@ -1,18 +1,23 @@
 //! Geometry and weights of a DeepSeek-V4 model, rope tables.
 //!
 //! Plain data that every other host crate reads: [`ModelConfig`] says how large everything is, [`Weights`] holds the
-//! tensors by their role, each [`Matrix`] in the format of its checkpoint, [`RopeTable`] holds cos and sin. Nothing here knows a file, a tensor name or a plugin:
-//! `hotseam-checkpoint` fills these types from a directory.
+//! tensors by their role, each [`Matrix`] in the format of its checkpoint, [`RopeTable`] holds cos and sin. Nothing here
+//! knows a file, a tensor name or a plugin: `hotseam-checkpoint` fills these types from a directory.
 
 #[cfg(target_endian = "big")]
 compile_error!("weights are mapped from little-endian files; big-endian machines are not supported");
 
 mod config;
 mod matrix;
-pub mod number;
 mod rope;
 mod tensor;
 mod weights;
+
+/// The number formats of weights.
+pub mod number {
+    pub use hotseam_ops::formats::{e2m1, ue8m0};
+    pub use hotseam_ops::{bf16, e4m3};
+}
 
 pub use config::{ConfigError, LayerClass, ModelConfig, Yarn};
 pub use matrix::{FP8_BLOCK, Format, MXFP4_GROUP, Matrix, MatrixError, NVFP4_GROUP};

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::number::{e2m1, e4m3, ue8m0};
+use hotseam_ops::{Mat, Weight};
+
 use crate::{DType, Tensor};
 
 /// Side of the blocks of FP8 weights that share a scale.
@@ -241,47 +242,26 @@ impl Matrix {
         self.format.byte_len(self.n, self.k)
     }
 
+    /// The matrix as the arithmetic takes it.
+    pub fn mat(&self) -> Mat<'_> {
+        let (codes, scales) = (self.data.bytes(), self.scales.as_ref().map_or(&[][..], Tensor::bytes));
+        let data = match self.format {
+            Format::F32 => Weight::F32(self.data.f32()),
+            Format::Bf16 => Weight::Bf16(self.data.bf16()),
+            Format::Fp8Block => Weight::Fp8 { codes, scales, skip: 0 },
+            Format::Mxfp4 => Weight::Mxfp4 { codes, scales },
+            Format::Nvfp4 => Weight::Nvfp4 { codes, scales, global: self.global_scale },
+        };
+        Mat { data, n: self.n, k: self.k }
+    }
+
     /// Row `row` as f32 values. They are exact, except that NVFP4 rounds once: code times scale is exact, the product
     /// with the global factor is rounded to the nearest f32.
     ///
     /// # Panics
     /// If `row >= n` or `out` is not `k` long.
     pub fn read_row(&self, row: usize, out: &mut [f32]) {
-        assert!(row < self.n && out.len() == self.k, "row {row} of {self:?} into {} values", out.len());
-        let bytes = self.data.bytes();
-        let width = bytes.len() / self.n;
-        let codes = &bytes[row * width..(row + 1) * width];
-        let scales = |groups: usize, row: usize| {
-            let all = self.scales.as_ref().map_or(&[][..], Tensor::bytes);
-            &all[row * groups..(row + 1) * groups]
-        };
-        let pair = |i: usize| codes[i / 2] >> (4 * (i % 2));
-        match self.format {
-            Format::F32 => out.copy_from_slice(&self.data.f32()[row * self.k..(row + 1) * self.k]),
-            Format::Bf16 => {
-                for (out, &half) in out.iter_mut().zip(&self.data.bf16()[row * self.k..]) {
-                    *out = f32::from_bits(u32::from(half) << 16);
-                }
-            }
-            Format::Fp8Block => {
-                let scales = scales(self.k.div_ceil(FP8_BLOCK), row / FP8_BLOCK);
-                for (i, out) in out.iter_mut().enumerate() {
-                    *out = e4m3(codes[i]) * ue8m0(scales[i / FP8_BLOCK]);
-                }
-            }
-            Format::Mxfp4 => {
-                let scales = scales(self.k / MXFP4_GROUP, row);
-                for (i, out) in out.iter_mut().enumerate() {
-                    *out = e2m1(pair(i)) * ue8m0(scales[i / MXFP4_GROUP]);
-                }
-            }
-            Format::Nvfp4 => {
-                let scales = scales(self.k / NVFP4_GROUP, row);
-                for (i, out) in out.iter_mut().enumerate() {
-                    *out = e2m1(pair(i)) * e4m3(scales[i / NVFP4_GROUP]) * self.global_scale;
-                }
-            }
-        }
+        self.mat().row_f32(row, out);
     }
 
     /// All values as f32, row-major, as [`Matrix::read_row`] makes them. Slow: it is what fast code is compared with.

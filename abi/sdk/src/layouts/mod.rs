@@ -7,6 +7,7 @@ pub mod quant;
 
 use crate::{Error, Result};
 use hotseam_abi::layout;
+use hotseam_ops::formats::ue8m0;
 use hotseam_ops::{bf16, widen};
 use quant::{FP4_GROUP, FP8_GROUP};
 
@@ -132,7 +133,7 @@ pub fn decode(layout: u32, rope_dim: usize, entry: Entry<'_>, values: &mut [f32]
             let (nope, rope) = values.split_at_mut(n - rope_dim);
             let (codes, rest) = data.split_at(nope.len());
             let groups = nope.chunks_mut(FP8_GROUP).zip(codes.chunks(FP8_GROUP)).zip(scale);
-            groups.for_each(|((values, codes), scale)| widen::e4m3(codes, quant::ue8m0(*scale), values));
+            groups.for_each(|((values, codes), scale)| widen::e4m3(codes, ue8m0::decode(*scale), values));
             widen::bf16(rest, rope);
         }
         layout::KEY_FP8_HADAMARD => {
@@ -140,7 +141,7 @@ pub fn decode(layout: u32, rope_dim: usize, entry: Entry<'_>, values: &mut [f32]
         }
         layout::KEY_FP4_HADAMARD => {
             let groups = values.chunks_mut(FP4_GROUP).zip(data.chunks(FP4_GROUP / 2)).zip(scale);
-            groups.for_each(|((values, codes), scale)| widen::e2m1(codes, quant::ue8m0(*scale), values));
+            groups.for_each(|((values, codes), scale)| widen::e2m1(codes, ue8m0::decode(*scale), values));
         }
         other => return Err(unknown(other)),
     }

@@ -4,6 +4,7 @@
 //! `act_quant`, `fp4_act_quant` and `fast_round_scale` of the official `inference/kernel.py`. Values are rounded to bf16
 //! first, because the official model hands its kernels bf16.
 
+use hotseam_ops::formats::{e2m1, ue8m0};
 use hotseam_ops::{bf16, e4m3, hadamard};
 
 /// Values that share a ue8m0 scale in [`hotseam_abi::layout::KV_FP8_DS_MLA`].
@@ -14,8 +15,6 @@ pub const FP4_GROUP: usize = 32;
 const FP8_FLOOR: f32 = 1e-4;
 /// Least magnitude that an fp4 scale is made for: 6 times the smallest normal number.
 const FP4_FLOOR: f32 = 6.0 * f32::MIN_POSITIVE;
-/// Largest e2m1 value.
-const FP4_MAX: f32 = 6.0;
 
 /// Rounds to bf16 and keeps f32.
 pub fn round_to_bf16(values: &mut [f32]) {
@@ -32,16 +31,6 @@ pub fn rotate(values: &mut [f32]) {
     round_to_bf16(values);
     hadamard(values);
     round_to_bf16(values);
-}
-
-/// The value of a ue8m0 byte: `2^(byte - 127)`; 255 is NaN and 0 is 2^-127.
-#[inline(always)]
-pub fn ue8m0(byte: u8) -> f32 {
-    match byte {
-        0 => f32::from_bits(1 << 22),
-        255 => f32::NAN,
-        _ => f32::from_bits(u32::from(byte) << 23),
-    }
 }
 
 /// The ue8m0 byte of the least power of two that is not below a positive normal number; 255 for infinity and NaN.
@@ -63,7 +52,7 @@ pub fn e4m3_groups(values: &[f32], codes: &mut [u8], scales: &mut [u8]) {
     for ((values, codes), scale) in groups {
         *scale = ceil_ue8m0(largest(values, FP8_FLOOR) * (1.0 / e4m3::MAX));
         // Exact: a power of two.
-        let inverse = 1.0 / ue8m0(*scale);
+        let inverse = 1.0 / ue8m0::decode(*scale);
         for (v, code) in values.iter().zip(codes) {
             *code = e4m3::encode(v * inverse);
         }
@@ -86,35 +75,12 @@ pub fn e2m1_groups(values: &[f32], codes: &mut [u8], scales: &mut [u8]) {
     let groups = values.chunks(FP4_GROUP).zip(codes.chunks_mut(FP4_GROUP / 2)).zip(scales);
     for ((values, codes), scale) in groups {
         let top = if values.iter().any(|v| v.is_nan()) { f32::NAN } else { largest(values, FP4_FLOOR) };
-        *scale = ceil_ue8m0(top * (1.0 / FP4_MAX));
-        let inverse = 1.0 / ue8m0(*scale);
+        *scale = ceil_ue8m0(top * (1.0 / e2m1::MAX));
+        let inverse = 1.0 / ue8m0::decode(*scale);
         for (pair, code) in values.chunks_exact(2).zip(codes) {
-            *code = to_e2m1(pair[0] * inverse) | to_e2m1(pair[1] * inverse) << 4;
+            *code = e2m1::encode(pair[0] * inverse) | e2m1::encode(pair[1] * inverse) << 4;
         }
     }
-}
-
-/// The value of an e2m1 code, 0 to 15.
-#[inline(always)]
-pub fn e2m1(code: u8) -> f32 {
-    const VALUES: [f32; 16] =
-        [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
-    VALUES[usize::from(code & 15)]
-}
-
-/// Nearest e2m1, ties to even; magnitudes above 6 become 6. The format has no NaN: what a NaN becomes is unspecified.
-#[inline(always)]
-pub fn to_e2m1(value: f32) -> u8 {
-    let (size, sign) = (value.abs(), (value.to_bits() >> 28 & 8) as u8);
-    // Codes are even where the lower of two neighbours wins the tie.
-    let above = u8::from(size > 0.25)
-        + u8::from(size >= 0.75)
-        + u8::from(size > 1.25)
-        + u8::from(size >= 1.75)
-        + u8::from(size > 2.5)
-        + u8::from(size >= 3.5)
-        + u8::from(size > 5.0);
-    sign | above
 }
 
 /// Rounds a query as keys of a rotated layout are rounded, in the rotated space; other layouts leave it as it is.
@@ -135,10 +101,10 @@ pub fn as_key(layout: u32, head: &mut [f32], codes: &mut [u8]) {
             for group in head.chunks_mut(FP4_GROUP) {
                 let mut scale = [0];
                 e2m1_groups(group, codes, &mut scale);
-                let scale = ue8m0(scale[0]);
+                let scale = ue8m0::decode(scale[0]);
                 for (pair, code) in group.chunks_exact_mut(2).zip(&*codes) {
-                    pair[0] = e2m1(code & 15) * scale;
-                    pair[1] = e2m1(code >> 4) * scale;
+                    pair[0] = e2m1::decode(code & 15) * scale;
+                    pair[1] = e2m1::decode(code >> 4) * scale;
                 }
             }
         }
@@ -152,7 +118,7 @@ mod tests {
 
     #[test]
     fn e2m1_rounds_to_nearest_even() {
-        let grid: Vec<f32> = (0..8).map(e2m1).collect();
+        let grid: Vec<f32> = (0..8).map(e2m1::decode).collect();
         for (code, pair) in grid.windows(2).enumerate() {
             let (low, high) = (code as u8, code as u8 + 1);
             let middle = (pair[0] + pair[1]) / 2.0;
@@ -160,11 +126,11 @@ mod tests {
             let even = low + low % 2;
             for (value, want) in [(pair[0], low), (below, low), (middle, even), (over, high), (pair[1], high)]
             {
-                assert_eq!(to_e2m1(value), want, "{value}");
-                assert_eq!(to_e2m1(-value), want | 8, "-{value}");
+                assert_eq!(e2m1::encode(value), want, "{value}");
+                assert_eq!(e2m1::encode(-value), want | 8, "-{value}");
             }
         }
-        assert_eq!((to_e2m1(1e9), to_e2m1(f32::INFINITY)), (7, 7));
+        assert_eq!((e2m1::encode(1e9), e2m1::encode(f32::INFINITY)), (7, 7));
     }
 
     #[test]
@@ -184,10 +150,10 @@ mod tests {
             assert_eq!(ceil_ue8m0(power), byte);
             assert_eq!(ceil_ue8m0(f32::from_bits(power.to_bits() + 1)), byte + 1);
             assert_eq!(ceil_ue8m0(f32::from_bits(power.to_bits() - 1)), byte);
-            assert_eq!(ue8m0(byte), power);
+            assert_eq!(ue8m0::decode(byte), power);
         }
         assert_eq!(ceil_ue8m0(f32::INFINITY), 255);
-        assert!(ue8m0(255).is_nan() && ue8m0(0) == 2f32.powi(-127));
+        assert!(ue8m0::decode(255).is_nan() && ue8m0::decode(0) == 2f32.powi(-127));
     }
 
     #[test]
@@ -197,11 +163,11 @@ mod tests {
             let values = [size, -size / 3.0, 0.0, size / 2.0];
             let (mut codes, mut scale) = ([0; 4], [0; 8]);
             e4m3_groups(&values, &mut codes, &mut scale);
-            let top = size / ue8m0(scale[0]);
+            let top = size / ue8m0::decode(scale[0]);
             assert!(top <= 448.0 && (top > 223.9 || size < FP8_FLOOR), "{size}: {top}");
             let (mut codes, mut scale) = ([0; 2], [0; 1]);
             e2m1_groups(&values, &mut codes, &mut scale);
-            let top = size / ue8m0(scale[0]);
+            let top = size / ue8m0::decode(scale[0]);
             assert!(top <= 6.0 && top > 2.99, "{size}: {top}");
         }
     }

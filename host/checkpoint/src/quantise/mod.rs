@@ -9,6 +9,7 @@ mod nvfp4;
 
 use std::thread;
 
+use hotseam_model::number::{bf16, e2m1};
 use hotseam_model::{FP8_BLOCK, Format, Matrix, MatrixError, Tensor};
 
 pub use nvfp4::global_scale;
@@ -36,7 +37,7 @@ pub fn quantise(
     let Some((scale_dtype, scale_shape)) = format.scales(n, k) else {
         let tensor = match format {
             Format::Bf16 => {
-                Tensor::from_bf16(vec![n, k], &values.iter().map(|&v| bf16(v)).collect::<Vec<_>>())
+                Tensor::from_bf16(vec![n, k], &values.iter().map(|&v| bf16::from_f32(v)).collect::<Vec<_>>())
             }
             _ => Tensor::from_f32(vec![n, k], values),
         };
@@ -68,41 +69,10 @@ pub fn quantise(
     }
 }
 
-/// Upper half of a single, rounded to nearest even; for finite values. A value above the largest bf16 becomes infinite.
-pub(crate) fn bf16(value: f32) -> u16 {
-    let bits = value.to_bits();
-    ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
-}
-
-/// Nearest E4M3, ties to even; magnitudes above 448 become 448.
-pub(crate) fn encode_e4m3(value: f32) -> u8 {
-    let sign = (value.to_bits() >> 24) as u8 & 0x80;
-    let size = value.abs().min(hotseam_model::number::E4M3_MAX);
-    let code = if size < 1.0 / 64.0 {
-        (size * 512.0).round_ties_even() as u8 // below 2^-6 codes are multiples of 2^-9
-    } else {
-        // Keep 3 of 23 mantissa bits; a carry moves into the exponent, as it should.
-        let bits = size.to_bits();
-        let rounded = bits + 0x7_ffff + (bits >> 20 & 1);
-        ((rounded >> 20) - ((127 - 7) << 3)) as u8
-    };
-    sign | code
-}
-
-/// Nearest E2M1 in the lower four bits, ties to even; magnitudes above 6 become 6.
-pub(crate) fn encode_e2m1(value: f32) -> u8 {
-    let sign = (value.to_bits() >> 28) as u8 & 8;
-    // Midpoints of 0, 0.5, 1, 1.5, 2, 3, 4, 6; a tie goes to the even code, which is above every other midpoint.
-    let size = value.abs();
-    let above = [0.25, 1.25, 2.5, 5.0].iter().filter(|&&middle| size > middle).count();
-    let reached = [0.75, 1.75, 3.5].iter().filter(|&&middle| size >= middle).count();
-    sign | (above + reached) as u8
-}
-
 /// Packs codes of two neighbours into a byte, the earlier one in the lower half.
 fn pack(pairs: &[f32], codes: &mut [u8], scaled: impl Fn(f32) -> f32) {
     for (code, pair) in codes.iter_mut().zip(pairs.chunks_exact(2)) {
-        *code = encode_e2m1(scaled(pair[0])) | encode_e2m1(scaled(pair[1])) << 4;
+        *code = e2m1::encode(scaled(pair[0])) | e2m1::encode(scaled(pair[1])) << 4;
     }
 }
 
@@ -126,7 +96,7 @@ fn power_scale(largest: f32, fraction: u32, exponent: i32, most: u8) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use hotseam_model::number::{e2m1, e4m3, ue8m0};
+    use hotseam_model::number::{e4m3, ue8m0};
 
     use super::*;
 
@@ -150,8 +120,12 @@ mod tests {
                     continue;
                 }
                 let negative = u8::from(value.is_sign_negative());
-                assert_eq!(encode_e4m3(value), nearest(value, 0x7f, e4m3) | negative << 7, "{value:e}");
-                assert_eq!(encode_e2m1(value), nearest(value, 8, e2m1) | negative << 3, "{value:e}");
+                assert_eq!(
+                    e4m3::encode(value),
+                    nearest(value, 0x7f, e4m3::decode) | negative << 7,
+                    "{value:e}"
+                );
+                assert_eq!(e2m1::encode(value), nearest(value, 8, e2m1::decode) | negative << 3, "{value:e}");
             }
         }
     }
@@ -162,7 +136,7 @@ mod tests {
             let largest = f32::from_bits(bits);
             for (fraction, exponent, most, max) in [(6, 8, 246, 448.0), (4, 2, 252, 6.0)] {
                 let code = power_scale(largest, fraction, exponent, most);
-                let fits = |code: u8| f64::from(largest) <= f64::from(ue8m0(code)) * max;
+                let fits = |code: u8| f64::from(largest) <= f64::from(ue8m0::decode(code)) * max;
                 assert!(fits(code) || code == most, "{largest:e}: {code}");
                 assert!(
                     code == 1 || largest == 0.0 || !fits(code - 1),

@@ -13,7 +13,7 @@ pub(super) fn quantise(values: &[f32], codes: &mut [u8], scales: &mut [u8]) {
     let groups = values.chunks_exact(MXFP4_GROUP).zip(codes.chunks_exact_mut(MXFP4_GROUP / 2));
     for ((values, codes), scale) in groups.zip(scales) {
         *scale = power_scale(amax(values), 4, 2, most); // 6 = (1 + 4/8) * 2^2
-        let inverse = 1.0 / ue8m0(*scale); // exact: a power of two
+        let inverse = 1.0 / ue8m0::decode(*scale); // exact: a power of two
         pack(values, codes, |value| value * inverse);
     }
 }

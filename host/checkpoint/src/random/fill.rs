@@ -7,7 +7,7 @@ use hotseam_model::{LayerClass, ModelConfig};
 use safetensors::Dtype;
 
 use super::{NamedTensor, Preset};
-use crate::quantise::bf16;
+use hotseam_model::number::bf16;
 
 /// Every tensor of a preset, in the order of layers.
 pub(super) fn tensors(preset: Preset) -> Vec<NamedTensor> {
@@ -67,7 +67,8 @@ impl Builder {
     fn half(&mut self, name: &str, shape: &[usize], mean: f32, scale: f32) {
         let mut stream = self.stream(name);
         let count = shape.iter().product();
-        let data = (0..count).flat_map(|_| bf16(mean + stream.normal() * scale).to_le_bytes()).collect();
+        let data =
+            (0..count).flat_map(|_| bf16::from_f32(mean + stream.normal() * scale).to_le_bytes()).collect();
         self.push(name, Dtype::BF16, shape, data);
     }
 

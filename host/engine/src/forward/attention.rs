@@ -1,6 +1,6 @@
 //! The attention block: projections, store, compressors, indexer, core, output projection.
 
-use super::rows::{for_rows, matrix};
+use super::rows::for_rows;
 use super::{Forward, Step, norm_rows, refs};
 use hotseam_abi::{
     Batch, CompressArgs, CoreArgs, PoolRef, SelectArgs, StepCtx, StoreArgs, TensorRef, capability,
@@ -53,9 +53,9 @@ impl Forward {
         let (n, width) = (plan.rows(), c.num_attention_heads * c.head_dim);
         let ws = &mut self.ws;
         let rank = c.q_lora_rank;
-        linear(par, &ws.x[..n * c.hidden_size], n, matrix(&w.wq_a), &mut ws.q_down[..n * rank]);
+        linear(par, &ws.x[..n * c.hidden_size], n, w.wq_a.mat(), &mut ws.q_down[..n * rank]);
         norm_rows(par, &ws.q_down[..n * rank], w.q_norm.f32(), &mut ws.q_lora[..n * rank], c);
-        linear(par, &ws.q_lora[..n * rank], n, matrix(&w.wq_b), &mut ws.q[..n * width]);
+        linear(par, &ws.q_lora[..n * rank], n, w.wq_b.mat(), &mut ws.q[..n * width]);
         let tables = self.model.rope(layer);
         for_rows(par, &mut ws.q[..n * width], width, |row, heads| {
             let (cos, sin) = tables.row(plan.positions[row] as usize);
@@ -79,7 +79,7 @@ impl Forward {
         let c = &self.model.config;
         let w = &self.model.weights.layers[layer];
         let (n, d) = (step.plan.rows(), c.head_dim);
-        linear(par, &self.ws.x[..n * c.hidden_size], n, matrix(&w.wkv), &mut self.ws.kv[..n * d]);
+        linear(par, &self.ws.x[..n * c.hidden_size], n, w.wkv.mat(), &mut self.ws.kv[..n * d]);
         let args = StoreArgs {
             size: size_of::<StoreArgs>() as u32,
             norm_eps: c.rms_norm_eps,
@@ -109,8 +109,8 @@ impl Forward {
         let n = batch.n_rows as usize;
         let width = weights.wkv.n;
         let x = &self.ws.x[..n * c.hidden_size];
-        linear(par, x, n, matrix(&weights.wkv), &mut self.ws.kv[..n * width]);
-        linear(par, x, n, matrix(&weights.wgate), &mut self.ws.gate[..n * width]);
+        linear(par, x, n, weights.wkv.mat(), &mut self.ws.kv[..n * width]);
+        linear(par, x, n, weights.wgate.mat(), &mut self.ws.gate[..n * width]);
         CompressArgs {
             size: size_of::<CompressArgs>() as u32,
             ratio: ratio as u32,
@@ -256,13 +256,13 @@ impl Forward {
         let w = &self.model.weights.layers[layer];
         let (width, groups, rank) = (c.num_attention_heads * c.head_dim, c.o_groups, c.o_lora_rank);
         let per_group = width / groups;
-        let wo_a = matrix(&w.wo_a);
+        let wo_a = w.wo_a.mat();
         for g in 0..groups {
             let x = &self.ws.attn[g * per_group..n * width];
             let y = &mut self.ws.o_lora[g * rank..n * groups * rank];
             linear_into(par, x, width, n, wo_a.rows(g * rank, rank), y, groups * rank);
         }
         let o_lora = &self.ws.o_lora[..n * groups * rank];
-        linear(par, o_lora, n, matrix(&w.wo_b), &mut self.ws.y[..n * c.hidden_size]);
+        linear(par, o_lora, n, w.wo_b.mat(), &mut self.ws.y[..n * c.hidden_size]);
     }
 }

@@ -1,6 +1,6 @@
 //! The experts block: route, routed experts, shared expert.
 
-use super::rows::{for_rows, matrix};
+use super::rows::for_rows;
 use super::{Forward, Step, refs};
 use hotseam_abi::{Batch, ExpertsArgs, RouteArgs, StepCtx, TensorRef, capability};
 use hotseam_ops::{Parallel, linear, swiglu};
@@ -65,13 +65,13 @@ impl Forward {
         let (hidden, inter) = (c.hidden_size, w.w1.n);
         let ws = &mut self.ws;
         let x = &ws.x[..n * hidden];
-        linear(par, x, n, matrix(&w.w1), &mut ws.ffn_gate[..n * inter]);
-        linear(par, x, n, matrix(&w.w3), &mut ws.ffn_up[..n * inter]);
+        linear(par, x, n, w.w1.mat(), &mut ws.ffn_gate[..n * inter]);
+        linear(par, x, n, w.w3.mat(), &mut ws.ffn_up[..n * inter]);
         let gate = &ws.ffn_gate;
         for_rows(par, &mut ws.ffn_up[..n * inter], inter, |row, up| {
             swiglu_in_place(&gate[row * inter..(row + 1) * inter], up, c.swiglu_limit);
         });
-        linear(par, &ws.ffn_up[..n * inter], n, matrix(&w.w2), &mut ws.shared[..n * hidden]);
+        linear(par, &ws.ffn_up[..n * inter], n, w.w2.mat(), &mut ws.shared[..n * hidden]);
         ws.y[..n * hidden].iter_mut().zip(&ws.shared).for_each(|(y, s)| *y += s);
     }
 }

@@ -1,6 +1,6 @@
 //! Row-wise loops over buffers of the step.
 
-use hotseam_model::{DType, Format, Matrix, Tensor};
+use hotseam_model::{DType, Tensor};
 use hotseam_ops::{Mat, Parallel, Weight};
 
 /// A buffer whose rows are handed to the pieces of a parallel loop.
@@ -37,17 +37,4 @@ pub(crate) fn mat(t: &Tensor) -> Mat<'_> {
         _ => Weight::F32(t.f32()),
     };
     Mat { data, n, k: t.len() / n.max(1) }
-}
-
-/// A weight matrix in the format it is stored in.
-pub(crate) fn matrix(m: &Matrix) -> Mat<'_> {
-    let (codes, scales) = (m.data.bytes(), m.scales.as_ref().map_or(&[][..], Tensor::bytes));
-    let data = match m.format {
-        Format::F32 => Weight::F32(m.data.f32()),
-        Format::Bf16 => Weight::Bf16(m.data.bf16()),
-        Format::Fp8Block => Weight::Fp8 { codes, scales, skip: 0 },
-        Format::Mxfp4 => Weight::Mxfp4 { codes, scales },
-        Format::Nvfp4 => Weight::Nvfp4 { codes, scales, global: m.global_scale },
-    };
-    Mat { data, n: m.n, k: m.k }
 }

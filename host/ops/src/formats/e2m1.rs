@@ -22,17 +22,15 @@ pub const fn decode(code: u8) -> f32 {
 #[inline]
 pub fn encode(value: f32) -> u8 {
     let size = value.abs();
-    // The middles between neighbours. At an even code the middle itself belongs to the lower neighbour.
-    let code = match size {
-        _ if size <= 0.25 => 0,
-        _ if size < 0.75 => 1,
-        _ if size <= 1.25 => 2,
-        _ if size < 1.75 => 3,
-        _ if size <= 2.5 => 4,
-        _ if size < 3.5 => 5,
-        _ if size <= 5.0 => 6,
-        _ => 7,
-    };
+    // The middles between neighbours. A middle itself belongs to the even code, which is above every other one.
+    let above = u8::from(size > 0.25)
+        + u8::from(size >= 0.75)
+        + u8::from(size > 1.25)
+        + u8::from(size >= 1.75)
+        + u8::from(size > 2.5)
+        + u8::from(size >= 3.5)
+        + u8::from(size > 5.0);
+    let code = if size.is_nan() { 7 } else { above };
     code | if value.is_sign_negative() { 8 } else { 0 }
 }
 

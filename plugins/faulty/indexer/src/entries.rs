@@ -1,8 +1,9 @@
 //! Changes to index keys after they were stored.
 
 use hotseam_sdk::abi::layout;
-use hotseam_sdk::layouts::quant::{ceil_ue8m0, ue8m0};
+use hotseam_sdk::layouts::quant::ceil_ue8m0;
 use hotseam_sdk::layouts::{self, rotates};
+use hotseam_sdk::ops::formats::ue8m0;
 use hotseam_sdk::views::PoolMut;
 
 /// Multiplies the key in `slot` by `factor`, a power of two or 0.
@@ -17,7 +18,7 @@ pub(crate) fn scale(pool: &mut PoolMut<'_>, slot: usize, factor: f32) {
             let bytes = [entry.scale[0], entry.scale[1], entry.scale[2], entry.scale[3]];
             entry.scale.copy_from_slice(&(f32::from_ne_bytes(bytes) * factor).to_ne_bytes());
         } else {
-            entry.scale.iter_mut().for_each(|scale| *scale = ceil_ue8m0(ue8m0(*scale) * factor));
+            entry.scale.iter_mut().for_each(|scale| *scale = ceil_ue8m0(ue8m0::decode(*scale) * factor));
         }
         return;
     }
