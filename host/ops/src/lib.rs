@@ -39,7 +39,7 @@ pub use exp::{exp, exp_in_place};
 pub use gather::{gather_accumulate, gather_scores};
 pub use hadamard::hadamard;
 pub use isa::{Kernel, dispatch};
-pub use linear::{Mat, Weight, dequantise, linear, linear_into};
+pub use linear::{Linear, Mat, Weight, dequantise, linear, linear_grouped, linear_into, linears};
 pub use norm::rms_norm;
 pub use parallel::{Parallel, Serial};
 pub use pool::Pool;

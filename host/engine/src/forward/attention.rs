@@ -1,14 +1,30 @@
 //! The attention block: projections, store, compressors, indexer, core, output projection.
 
 use super::rows::for_rows;
+use super::workspace::Workspace;
 use super::{Forward, Step, norm_rows, refs};
 use hotseam_abi::{
     Batch, CompressArgs, CoreArgs, PoolRef, SelectArgs, StepCtx, StoreArgs, TensorRef, capability,
 };
 use hotseam_kv::{CompressPlan, Plan};
-use hotseam_model::{Compressor, LayerClass};
-use hotseam_ops::{Parallel, dot, linear, linear_into, rope};
+use hotseam_model::{Compressor, LayerClass, Matrix};
+use hotseam_ops::{Linear, Parallel, dot, linear, linear_grouped, linears, rope};
 use hotseam_slots::{CallError, LayerCells};
+
+/// `[rows, w.n]` at the start of `y`.
+fn product<'a>(x: &'a [f32], rows: usize, w: &'a Matrix, y: &'a mut [f32]) -> Linear<'a> {
+    Linear::dense(x, w.mat(), &mut y[..rows * w.n])
+}
+
+/// kv and gate of a compressor.
+fn pair<'a>(
+    x: &'a [f32],
+    rows: usize,
+    w: &'a Compressor,
+    [kv, gate]: &'a mut [Vec<f32>; 2],
+) -> [Linear<'a>; 2] {
+    [product(x, rows, &w.wkv, kv), product(x, rows, &w.wgate, gate)]
+}
 
 /// A pool that a call writes by explicit slots.
 fn write_only(pool: PoolRef) -> PoolRef {
@@ -27,23 +43,36 @@ impl Forward {
         layer: usize,
     ) -> Result<(), CallError> {
         let class = self.model.config.class(layer);
+        self.project(par, batch.n_rows as usize, layer);
         self.queries(par, step.plan, layer);
-        self.store(par, ctx, cells, batch, step, layer)?;
+        self.store(ctx, cells, batch, step, layer)?;
         let ratio = match class {
             LayerClass::Window => 0,
             LayerClass::Csa => 4,
             LayerClass::Hca => 128,
         };
         if ratio != 0 {
-            self.compress(par, ctx, cells, batch, step, layer, ratio)?;
+            self.compress(ctx, cells, batch, step, layer, ratio)?;
         }
         if class == LayerClass::Csa {
-            self.compress_keys(par, ctx, cells, batch, step, layer)?;
+            self.compress_keys(ctx, cells, batch, step, layer)?;
             self.select(ctx, cells, batch, step, layer)?;
         }
         self.core(par, ctx, cells, batch, step, layer, ratio)?;
         self.output(par, batch.n_rows as usize, layer);
         Ok(())
+    }
+
+    /// All products of the block's input: low-rank query, window kv, kv and gate of the compressors.
+    fn project(&mut self, par: &dyn Parallel, n: usize, layer: usize) {
+        let w = &self.model.weights.layers[layer];
+        let Workspace { x, q_down, kv, entries, keys, .. } = &mut self.ws;
+        let x = &x[..n * self.model.config.hidden_size];
+        let own = [product(x, n, &w.wq_a, q_down), product(x, n, &w.wkv, kv)];
+        let entries = w.compressor.as_ref().map(|compressor| pair(x, n, compressor, entries));
+        let keys = w.indexer.as_ref().map(|indexer| pair(x, n, &indexer.compressor, keys));
+        let compressors = entries.into_iter().chain(keys).flatten();
+        linears(par, n, own.into_iter().chain(compressors));
     }
 
     /// Low-rank query, per-head norm (no weight) and rope.
@@ -53,7 +82,6 @@ impl Forward {
         let (n, width) = (plan.rows(), c.num_attention_heads * c.head_dim);
         let ws = &mut self.ws;
         let rank = c.q_lora_rank;
-        linear(par, &ws.x[..n * c.hidden_size], n, w.wq_a.mat(), &mut ws.q_down[..n * rank]);
         norm_rows(par, &ws.q_down[..n * rank], w.q_norm.f32(), &mut ws.q_lora[..n * rank], c);
         linear(par, &ws.q_lora[..n * rank], n, w.wq_b.mat(), &mut ws.q[..n * width]);
         let tables = self.model.rope(layer);
@@ -68,8 +96,7 @@ impl Forward {
     }
 
     fn store(
-        &mut self,
-        par: &dyn Parallel,
+        &self,
         ctx: &StepCtx,
         cells: &LayerCells,
         batch: &Batch,
@@ -79,7 +106,6 @@ impl Forward {
         let c = &self.model.config;
         let w = &self.model.weights.layers[layer];
         let (n, d) = (step.plan.rows(), c.head_dim);
-        linear(par, &self.ws.x[..n * c.hidden_size], n, w.wkv.mat(), &mut self.ws.kv[..n * d]);
         let args = StoreArgs {
             size: size_of::<StoreArgs>() as u32,
             norm_eps: c.rms_norm_eps,
@@ -93,33 +119,29 @@ impl Forward {
         step.probe.call(&cells.store, ctx, &args, n)
     }
 
-    /// Projects kv and gate of a compressor (the host does all wkv and wgate projections) and describes the call.
+    /// Describes the call of a compressor, whose kv and gate [`Self::project`] made.
     fn compressor(
-        &mut self,
-        par: &dyn Parallel,
+        &self,
         batch: &Batch,
         layer: usize,
         ratio: usize,
         weights: &Compressor,
         lists: &CompressPlan,
+        [kv, gate]: &[Vec<f32>; 2],
         pool: PoolRef,
         state: TensorRef,
     ) -> CompressArgs {
-        let c = &self.model.config;
         let n = batch.n_rows as usize;
         let width = weights.wkv.n;
-        let x = &self.ws.x[..n * c.hidden_size];
-        linear(par, x, n, weights.wkv.mat(), &mut self.ws.kv[..n * width]);
-        linear(par, x, n, weights.wgate.mat(), &mut self.ws.gate[..n * width]);
         CompressArgs {
             size: size_of::<CompressArgs>() as u32,
             ratio: ratio as u32,
             overlap: u32::from(ratio == 4),
             n_entries: lists.out_slots.len() as u32,
-            norm_eps: c.rms_norm_eps,
+            norm_eps: self.model.config.rms_norm_eps,
             batch,
-            kv: refs::f32s(&self.ws.kv[..n * width], [n, width]),
-            gate: refs::f32s(&self.ws.gate[..n * width], [n, width]),
+            kv: refs::f32s(&kv[..n * width], [n, width]),
+            gate: refs::f32s(&gate[..n * width], [n, width]),
             ape: refs::tensor(&weights.ape),
             norm_weight: refs::tensor(&weights.norm),
             rope: refs::rope(self.model.rope(layer)),
@@ -133,8 +155,7 @@ impl Forward {
     }
 
     fn compress(
-        &mut self,
-        par: &dyn Parallel,
+        &self,
         ctx: &StepCtx,
         cells: &LayerCells,
         batch: &Batch,
@@ -142,34 +163,42 @@ impl Forward {
         layer: usize,
         ratio: usize,
     ) -> Result<(), CallError> {
-        let model = std::sync::Arc::clone(&self.model);
-        let (Some(cell), Some(weights)) = (&cells.compress, &model.weights.layers[layer].compressor) else {
+        let (Some(cell), Some(weights)) = (&cells.compress, &self.model.weights.layers[layer].compressor)
+        else {
             unreachable!("the snapshot and the checkpoint fill csa and hca layers");
         };
         let lists = if ratio == 4 { &step.plan.c4 } else { &step.plan.c128 };
         let pool = step.store.entry_pool(layer, step.layouts[layer].kv, &[], 0);
-        let args = self.compressor(par, batch, layer, ratio, weights, lists, pool, step.store.state(layer));
+        let args = self.compressor(
+            batch,
+            layer,
+            ratio,
+            weights,
+            lists,
+            &self.ws.entries,
+            pool,
+            step.store.state(layer),
+        );
         step.probe.call(cell, ctx, &args, batch.n_rows as usize)
     }
 
     fn compress_keys(
-        &mut self,
-        par: &dyn Parallel,
+        &self,
         ctx: &StepCtx,
         cells: &LayerCells,
         batch: &Batch,
         step: &Step<'_>,
         layer: usize,
     ) -> Result<(), CallError> {
-        let model = std::sync::Arc::clone(&self.model);
         let (Some(cell), Some(indexer), Some(keys)) =
-            (&cells.index_compress, &model.weights.layers[layer].indexer, step.layouts[layer].keys)
+            (&cells.index_compress, &self.model.weights.layers[layer].indexer, step.layouts[layer].keys)
         else {
             unreachable!("the snapshot and the checkpoint fill csa layers");
         };
         let pool = step.store.key_pool(layer, keys, &[], 0);
         let state = step.store.index_state(layer);
-        let args = self.compressor(par, batch, layer, 4, &indexer.compressor, &step.plan.c4, pool, state);
+        let args =
+            self.compressor(batch, layer, 4, &indexer.compressor, &step.plan.c4, &self.ws.keys, pool, state);
         step.probe.call(cell, ctx, &args, batch.n_rows as usize)
     }
 
@@ -255,13 +284,8 @@ impl Forward {
         let c = &self.model.config;
         let w = &self.model.weights.layers[layer];
         let (width, groups, rank) = (c.num_attention_heads * c.head_dim, c.o_groups, c.o_lora_rank);
-        let per_group = width / groups;
-        let wo_a = w.wo_a.mat();
-        for g in 0..groups {
-            let x = &self.ws.attn[g * per_group..n * width];
-            let y = &mut self.ws.o_lora[g * rank..n * groups * rank];
-            linear_into(par, x, width, n, wo_a.rows(g * rank, rank), y, groups * rank);
-        }
+        let o_lora = &mut self.ws.o_lora[..n * groups * rank];
+        linear_grouped(par, &self.ws.attn[..n * width], n, groups, w.wo_a.mat(), o_lora);
         let o_lora = &self.ws.o_lora[..n * groups * rank];
         linear(par, o_lora, n, w.wo_b.mat(), &mut self.ws.y[..n * c.hidden_size]);
     }

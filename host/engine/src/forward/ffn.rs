@@ -3,7 +3,7 @@
 use super::rows::for_rows;
 use super::{Forward, Step, refs};
 use hotseam_abi::{Batch, ExpertsArgs, RouteArgs, StepCtx, TensorRef, capability};
-use hotseam_ops::{Parallel, linear, swiglu};
+use hotseam_ops::{Linear, Parallel, linear, linears, swiglu};
 use hotseam_slots::{CallError, LayerCells};
 
 impl Forward {
@@ -65,8 +65,9 @@ impl Forward {
         let (hidden, inter) = (c.hidden_size, w.w1.n);
         let ws = &mut self.ws;
         let x = &ws.x[..n * hidden];
-        linear(par, x, n, w.w1.mat(), &mut ws.ffn_gate[..n * inter]);
-        linear(par, x, n, w.w3.mat(), &mut ws.ffn_up[..n * inter]);
+        let gate = Linear::dense(x, w.w1.mat(), &mut ws.ffn_gate[..n * inter]);
+        let up = Linear::dense(x, w.w3.mat(), &mut ws.ffn_up[..n * inter]);
+        linears(par, n, [gate, up]);
         let gate = &ws.ffn_gate;
         for_rows(par, &mut ws.ffn_up[..n * inter], inter, |row, up| {
             swiglu_in_place(&gate[row * inter..(row + 1) * inter], up, c.swiglu_limit);

@@ -27,10 +27,12 @@ pub(crate) struct Workspace {
     pub(crate) attn: Vec<f32>,
     /// `[rows, o_groups * o_lora_rank]`.
     pub(crate) o_lora: Vec<f32>,
-    /// `[rows, 2 * head_dim]` window or compressor kv.
+    /// `[rows, head_dim]` window kv.
     pub(crate) kv: Vec<f32>,
-    /// `[rows, 2 * head_dim]` compressor gate.
-    pub(crate) gate: Vec<f32>,
+    /// `[rows, 2 * head_dim]` kv and gate of the compressor of entries.
+    pub(crate) entries: [Vec<f32>; 2],
+    /// `[rows, 2 * index_head_dim]` kv and gate of the compressor of index keys.
+    pub(crate) keys: [Vec<f32>; 2],
     /// `[rows, index_topk]` selected entries.
     pub(crate) ids: Vec<i32>,
     /// `[rows, num_experts_per_tok]`.
@@ -56,7 +58,7 @@ pub(crate) struct Workspace {
 impl Workspace {
     pub(crate) fn new(c: &ModelConfig, rows: usize, index_topk: usize) -> Self {
         let heads = c.num_attention_heads * c.head_dim;
-        let pair = 2 * c.head_dim.max(c.index_head_dim);
+        let (entry, key) = (2 * c.head_dim, 2 * c.index_head_dim);
         let f = |width: usize| vec![0.0; rows * width];
         Self {
             streams: f(c.hc_mult * c.hidden_size),
@@ -70,8 +72,9 @@ impl Workspace {
             q: f(heads),
             attn: f(heads),
             o_lora: f(c.o_groups * c.o_lora_rank),
-            kv: f(pair),
-            gate: f(pair),
+            kv: f(c.head_dim),
+            entries: [f(entry), f(entry)],
+            keys: [f(key), f(key)],
             ids: vec![-1; rows * index_topk],
             expert_ids: vec![-1; rows * c.num_experts_per_tok],
             expert_weights: f(c.num_experts_per_tok),

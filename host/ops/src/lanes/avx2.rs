@@ -22,6 +22,8 @@ impl Lanes for Avx2 {
     type V = __m256;
     type Pair = [__m256; 2];
     const WIDE: bool = false;
+    /// Between the exponent biases of E4M3 and f32.
+    const E4M3_RAW_PLACES: u8 = 120;
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m256 {
@@ -225,6 +227,19 @@ impl Lanes for Avx2 {
     unsafe fn load_e4m3_pair(self, at: [*const u8; 2]) -> Self::Pair {
         // SAFETY: the caller promises eight readable bytes at each.
         unsafe { [self.load_e4m3(at[0]), self.load_e4m3(at[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn load_e4m3_raw(self, at: [*const u8; 2]) -> Self::Pair {
+        // SAFETY: self proves AVX2; the caller promises eight readable bytes at each.
+        unsafe {
+            at.map(|at| {
+                // Exponent and mantissa move to their places in an f32; of the copies of the sign the highest stays.
+                let words = _mm256_slli_epi32::<20>(_mm256_cvtepi8_epi32(_mm_loadl_epi64(at.cast())));
+                let places = _mm256_set1_epi32(0x87f0_0000_u32.cast_signed());
+                _mm256_castsi256_ps(_mm256_and_si256(words, places))
+            })
+        }
     }
 
     #[inline(always)]

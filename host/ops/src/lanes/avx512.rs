@@ -46,6 +46,8 @@ impl Lanes for Avx512 {
     type V = __m256;
     type Pair = __m512;
     const WIDE: bool = true;
+    /// As [`Lanes::load_e4m3`]: subnormal operands slow down the processors that have AVX-512.
+    const E4M3_RAW_PLACES: u8 = 8;
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m256 {
@@ -201,6 +203,12 @@ impl Lanes for Avx512 {
             let words = _mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(both));
             _mm512_cvtph_ps(_mm256_and_si256(words, _mm256_set1_epi16(0xbfff_u16.cast_signed())))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn load_e4m3_raw(self, at: [*const u8; 2]) -> __m512 {
+        // SAFETY: as promised by the caller.
+        unsafe { self.load_e4m3_pair(at) }
     }
 
     #[inline(always)]

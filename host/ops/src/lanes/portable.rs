@@ -16,6 +16,7 @@ impl Lanes for Portable {
     type V = [f32; LANES];
     type Pair = [[f32; LANES]; 2];
     const WIDE: bool = false;
+    const E4M3_RAW_PLACES: u8 = 8;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::V {
@@ -166,6 +167,12 @@ impl Lanes for Portable {
     unsafe fn load_e4m3_pair(self, at: [*const u8; 2]) -> Self::Pair {
         // SAFETY: the caller promises eight readable bytes at each.
         at.map(|at| unsafe { self.load_e4m3(at) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_e4m3_raw(self, at: [*const u8; 2]) -> Self::Pair {
+        // SAFETY: as promised by the caller.
+        unsafe { self.load_e4m3_pair(at) }
     }
 
     #[inline(always)]

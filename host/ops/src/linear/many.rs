@@ -1,11 +1,11 @@
 //! Many rows: weights are unpacked into a panel of f32 that fits the L1 cache, and the panel is multiplied with a
-//! block of rows. Where `k` is longer than a panel, the lanes of unfinished sums wait in memory.
+//! block of rows, which is packed so that it is read in order and fits the L2 cache. Where `k` is longer than a panel,
+//! the lanes of unfinished sums wait in memory.
 #![allow(clippy::needless_range_loop, reason = "register tiles are indexed in two arrays at once")]
 
 use std::cell::RefCell;
 
 use super::source::{Source, load_tail};
-use super::tile::strided;
 use super::{Area, Product, Weight, with_source};
 use crate::isa::{Isa, Kernel};
 use crate::lanes::{LANES, Lanes, padded};
@@ -18,12 +18,15 @@ const PAIRS: usize = COLS / 2;
 const K_STEP: usize = 512;
 /// Most rows of a block: a step of them takes less than half of an L2 cache of 1 MiB, or of 512 KiB nearly all.
 const MOST_ROWS: usize = 192;
+/// Columns that share a packed block of rows where `k` takes several steps: sums of so many wait in memory, and
+/// packing a number takes little beside so many multiply-adds.
+const WAITING: usize = 256;
 /// Values of a pair.
 const PAIR: usize = 2 * LANES;
 
 thread_local! {
-    /// Panel and unfinished sums of this thread; grow to the largest seen.
-    static SCRATCH: RefCell<[Vec<Line>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
+    /// Panel, block of rows and unfinished sums of this thread; grow to the largest seen.
+    static SCRATCH: RefCell<[Vec<Line>; 3]> = const { RefCell::new([Vec::new(), Vec::new(), Vec::new()]) };
 }
 
 /// One cache line, so that pairs are aligned to it.
@@ -31,10 +34,11 @@ thread_local! {
 #[repr(align(64))]
 struct Line(#[expect(dead_code, reason = "storage, accessed through a pointer")] [f32; PAIR]);
 
-/// Room for `pairs` pairs.
-fn room(lines: &mut Vec<Line>, pairs: usize) -> *mut f32 {
-    if lines.len() < pairs {
-        lines.resize(pairs, Line([0.0; PAIR]));
+/// Room for some numbers.
+fn room(lines: &mut Vec<Line>, numbers: usize) -> *mut f32 {
+    let count = numbers.div_ceil(PAIR);
+    if lines.len() < count {
+        lines.resize(count, Line([0.0; PAIR]));
     }
     lines.as_mut_ptr().cast()
 }
@@ -53,23 +57,81 @@ pub(super) fn row_block(rows: usize) -> usize {
 /// The area is in bounds of all operands, and nobody else touches it in `y`.
 pub(super) unsafe fn multiply(isa: Isa, p: &Product, data: Weight<'_>, area: Area) {
     let mut scratch = SCRATCH.take();
-    let [panel, sums] = &mut scratch;
-    let panel = room(panel, PAIRS * K_STEP.min(p.k).div_ceil(LANES));
-    let sums = room(sums, PAIRS * area.rows);
-    for first in (0..area.cols).step_by(COLS) {
-        let part = Area { col: area.col + first, cols: COLS.min(area.cols - first), ..area };
+    let [panel, x, sums] = &mut scratch;
+    let longest = K_STEP.min(p.k).next_multiple_of(LANES);
+    // Sums of one step go to `y` at once, so that the next columns may take their place.
+    let (together, waiting) = if p.k <= K_STEP {
+        (area.cols, COLS)
+    } else {
+        (WAITING, WAITING.min(area.cols).next_multiple_of(COLS))
+    };
+    let panel = room(panel, COLS * longest);
+    let x = room(x, area.rows * longest);
+    let sums = room(sums, waiting * area.rows * LANES);
+    for first in (0..area.cols).step_by(together) {
+        let group = Area { col: area.col + first, cols: together.min(area.cols - first), ..area };
         let mut from = 0;
         loop {
-            let step = Step { from, to: p.k.min(from + K_STEP), panel, sums };
-            isa.run(Unpack { data, k: p.k, part, step });
-            isa.run(Block { p, part, step });
-            from = step.to;
+            let to = p.k.min(from + K_STEP);
+            isa.run(Pack { p, area, from, to, x });
+            for col in (0..group.cols).step_by(COLS) {
+                let part = Area { col: group.col + col, cols: COLS.min(group.cols - col), ..group };
+                // SAFETY: there is room for the sums of all columns that wait.
+                let sums = if waiting == COLS { sums } else { unsafe { sums.add(col * area.rows * LANES) } };
+                let step = Step { from, to, panel, x, sums };
+                isa.run(Unpack { data, k: p.k, part, step });
+                isa.run(Block { p, part, step });
+            }
+            from = to;
             if from == p.k {
                 break;
             }
         }
     }
     SCRATCH.set(scratch);
+}
+
+/// Rows of a tile.
+const fn tile_rows<L: Lanes>() -> usize {
+    if L::WIDE { 6 } else { 3 }
+}
+
+/// Kernel: numbers `from..to` of a block of rows, packed tile by tile: `[ceil((to - from) / 8), rows of the tile, 8]`,
+/// the last eight padded with zeros. Made by [`multiply`] only, for rows that exist and with room for them.
+struct Pack<'a> {
+    p: &'a Product,
+    area: Area,
+    from: usize,
+    to: usize,
+    x: *mut f32,
+}
+
+impl Kernel for Pack<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        let Self { p, area, from, to, x } = self;
+        let length = (to - from).next_multiple_of(LANES);
+        for first in (0..area.rows).step_by(tile_rows::<L>()) {
+            let count = tile_rows::<L>().min(area.rows - first);
+            for m in 0..count {
+                // SAFETY: the row exists.
+                let row = unsafe { &p.row(area.row + first + m)[from..to] };
+                let (whole, tail) = row.as_chunks::<LANES>();
+                let mut at = first * length + m * LANES;
+                for eight in whole {
+                    // SAFETY: a block has room for `length` numbers of each of its rows.
+                    unsafe { lanes.store(lanes.get(eight), x.add(at)) };
+                    at += count * LANES;
+                }
+                if !tail.is_empty() {
+                    // SAFETY: as above.
+                    unsafe { lanes.store(lanes.get(&padded(tail)), x.add(at)) };
+                }
+            }
+        }
+    }
 }
 
 /// Kernel: weights into the panel. Made by [`multiply`] only, for columns and numbers that exist.
@@ -116,6 +178,8 @@ struct Step {
     /// `[ceil((to - from) / 8), 4, 2, 8]`: columns interleaved by eights, the last eight padded with zeros. A
     /// processor with narrow registers has `[2, ceil(..), 2, 2, 8]` instead: what one tile reads is contiguous.
     panel: *mut f32,
+    /// The block of rows, see [`Pack`].
+    x: *const f32,
     /// Lanes of the sums so far, `[rows, 4, 2, 8]`.
     sums: *mut f32,
 }
@@ -215,7 +279,7 @@ unsafe fn block<L: Lanes>(lanes: L, p: &Product, part: Area, step: Step) {
 /// `M` rows times all columns of the panel, in tiles of `P` pairs.
 ///
 /// # Safety
-/// As [`block`].
+/// As [`block`]; the rows are a tile of the packed block.
 #[inline(always)]
 unsafe fn stripe<L: Lanes, const M: usize, const P: usize>(
     lanes: L,
@@ -226,12 +290,13 @@ unsafe fn stripe<L: Lanes, const M: usize, const P: usize>(
 ) {
     // SAFETY: as promised by the caller; the panel and the sums have a place for every pair.
     unsafe {
-        let x = strided::<f32, M>(p.x.add(row * p.x_stride + step.from), p.x_stride);
+        let length = (step.to - step.from).next_multiple_of(LANES);
+        let x = step.x.add((row - part.row) * length);
         let sums = step.sums.add((row - part.row) * PAIRS * PAIR);
         for first in (0..PAIRS).step_by(P) {
             if 2 * first < part.cols {
                 let panel = step.panel.add(step.column::<L>(first));
-                tile::<L, M, P>(lanes, x, panel, sums.add(first * PAIR), step.to - step.from, step.from > 0);
+                tile::<L, M, P>(lanes, x, panel, sums.add(first * PAIR), length, step.from > 0);
             }
         }
         if step.to == p.k {
@@ -250,16 +315,16 @@ unsafe fn stripe<L: Lanes, const M: usize, const P: usize>(
     }
 }
 
-/// Adds `count` products to each lane of `M x P` pairs of sums, which lie at `sums`, [`PAIRS`] pairs a row; they
-/// start at zero unless `more`. Every loop over registers must be simple enough to be unrolled.
+/// Adds `count` products, a multiple of eight, to each lane of `M x P` pairs of sums, which lie at `sums`, [`PAIRS`] pairs
+/// a row; they start at zero unless `more`. Every loop over registers must be simple enough to be unrolled.
 ///
 /// # Safety
-/// Each of `x` is valid for reads of `count` f32, `panel` for `ceil(count / 8)` times `P` pairs, and `sums` for reads
-/// and writes.
+/// `x` is valid for reads of `count` times `M` f32, `panel` for `count / 8` times `P` pairs, and `sums` for reads and
+/// writes.
 #[inline(always)]
 unsafe fn tile<L: Lanes, const M: usize, const P: usize>(
     lanes: L,
-    x: [*const f32; M],
+    x: *const f32,
     panel: *const f32,
     at: *mut f32,
     count: usize,
@@ -276,27 +341,16 @@ unsafe fn tile<L: Lanes, const M: usize, const P: usize>(
                 }
             }
         }
-        let whole = count - count % LANES;
         let mut i = 0;
-        while i < whole {
+        while i < count {
             let mut now = [zero; M];
             for m in 0..M {
-                now[m] = lanes.load_twice(x[m].add(i));
+                now[m] = lanes.load_twice(x.add(M * i + m * LANES));
             }
             for pair in 0..P {
                 sums[pair] = lanes.fma_column(&now, panel.add(2 * P * i + pair * PAIR), sums[pair]);
             }
             i += LANES;
-        }
-        if whole < count {
-            let mut now = [zero; M];
-            for m in 0..M {
-                let x = lanes.get(&padded(std::slice::from_raw_parts(x[m].add(whole), count - whole)));
-                now[m] = lanes.pair(x, x);
-            }
-            for pair in 0..P {
-                sums[pair] = lanes.fma_column(&now, panel.add(2 * P * whole + pair * PAIR), sums[pair]);
-            }
         }
         for pair in 0..P {
             for m in 0..M {

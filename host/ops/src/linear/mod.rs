@@ -39,8 +39,8 @@ pub fn linear(par: &dyn Parallel, x: &[f32], rows: usize, w: Mat<'_>, y: &mut [f
 }
 
 /// [`linear`] with rows of `x` that start every `x_stride` values and rows of `y` that start every `y_stride`
-/// values, for products on a slice of the channels (grouped `wo_a`). The last row may end its slice; values of
-/// `y` between the rows are left alone.
+/// values, for products on a slice of the channels. The last row may end its slice; values of `y` between the rows
+/// are left alone.
 ///
 /// # Panics
 /// If a length does not match, or a stride is shorter than its row.
@@ -53,52 +53,197 @@ pub fn linear_into(
     y: &mut [f32],
     y_stride: usize,
 ) {
-    w.check("linear");
-    let Mat { data, n, k } = w;
-    if rows == 0 || n == 0 {
-        return;
-    }
-    assert!(rows == 1 || x_stride >= k, "linear: x_stride {x_stride} is shorter than k {k}");
-    assert!(rows == 1 || y_stride >= n, "linear: y_stride {y_stride} is shorter than n {n}");
-    for (name, length, stride, width) in [("x", x.len(), x_stride, k), ("y", y.len(), y_stride, n)] {
-        let needs = (rows - 1).saturating_mul(stride).saturating_add(width);
-        assert!(
-            length >= needs,
-            "linear: {name} has {length} values, {rows} rows every {stride} need {needs}"
-        );
+    linears(par, rows, [Linear { x, x_stride, w, y, y_stride }]);
+}
+
+/// One of several products that are made at once, see [`linear_into`].
+#[derive(Debug)]
+pub struct Linear<'a> {
+    /// Rows of activations, the last one may end the slice.
+    pub x: &'a [f32],
+    /// Values from one row of `x` to the next.
+    pub x_stride: usize,
+    /// `[n, k]`.
+    pub w: Mat<'a>,
+    /// Rows of results, the last one may end the slice.
+    pub y: &'a mut [f32],
+    /// Values from one row of `y` to the next.
+    pub y_stride: usize,
+}
+
+impl<'a> Linear<'a> {
+    /// A product of dense rows.
+    pub fn dense(x: &'a [f32], w: Mat<'a>, y: &'a mut [f32]) -> Self {
+        Self { x, x_stride: w.k, y_stride: w.n, w, y }
     }
 
-    match data {
-        Weight::Fp8 { scales, .. } if !source::fp8_fits(scales) => {
-            let mut wide = vec![0.0; n * k];
-            dequantise(w, &mut wide);
-            let wide = Mat { data: Weight::F32(&wide), n, k };
-            return linear_into(par, x, x_stride, rows, wide, y, y_stride);
+    fn check(&self, rows: usize) {
+        self.w.check("linear");
+        let (Mat { n, k, .. }, x_stride, y_stride) = (self.w, self.x_stride, self.y_stride);
+        if rows == 0 || n == 0 {
+            return;
         }
-        _ => {}
+        assert!(rows == 1 || x_stride >= k, "linear: x_stride {x_stride} is shorter than k {k}");
+        assert!(rows == 1 || y_stride >= n, "linear: y_stride {y_stride} is shorter than n {n}");
+        for (name, length, stride, width) in
+            [("x", self.x.len(), x_stride, k), ("y", self.y.len(), y_stride, n)]
+        {
+            let needs = (rows - 1).saturating_mul(stride).saturating_add(width);
+            assert!(
+                length >= needs,
+                "linear: {name} has {length} values, {rows} rows every {stride} need {needs}"
+            );
+        }
     }
-    let product = Product { x: x.as_ptr(), x_stride, y: y.as_mut_ptr(), y_stride, k };
-    let grid = Grid::new(par.threads(), rows, n, k, many_rows(data));
+
+    /// Makes this product alone, through a copy of one operand.
+    fn run(self, par: &dyn Parallel, rows: usize) {
+        let Self { x, x_stride, w, y, y_stride } = self;
+        if !in_nibbles(w.data) {
+            // Nothing real has such scales: no kernel is made for them.
+            let mut wide = vec![0.0; w.n * w.k];
+            dequantise(w, &mut wide);
+            return linear_into(par, x, x_stride, rows, Mat { data: Weight::F32(&wide), ..w }, y, y_stride);
+        }
+        let mut shuffled = NIBBLES.take();
+        shuffled.resize(rows * w.k, 0.0);
+        let isa = Isa::best();
+        for (row, to) in shuffled.chunks_exact_mut(w.k.max(1)).enumerate() {
+            isa.run(Shuffle { from: &x[row * x_stride..][..w.k], to });
+        }
+        let product = Product { x: shuffled.as_ptr(), x_stride: w.k, y: y.as_mut_ptr(), y_stride, k: w.k };
+        // SAFETY: the operands were checked.
+        unsafe { run(par, &[Some(Task::new(par, rows, w, product))]) };
+        NIBBLES.set(shuffled);
+    }
+}
+
+/// Whether a product needs a copy of one operand before the threads share it.
+fn copies(rows: usize, data: Weight<'_>) -> bool {
+    match data {
+        Weight::Fp8 { scales, .. } => !source::fp8_fits(scales),
+        data => in_nibbles(data) && rows < many_rows(data),
+    }
+}
+
+/// Several products of the same number of rows: the threads share all of them at once, so small products do not wait
+/// for each other.
+///
+/// # Panics
+/// As [`linear_into`].
+pub fn linears<'a>(par: &dyn Parallel, rows: usize, products: impl IntoIterator<Item = Linear<'a>>) {
+    let mut tasks = [const { None }; TOGETHER];
+    let mut count = 0;
+    for one in products {
+        one.check(rows);
+        if rows == 0 || one.w.n == 0 {
+            continue;
+        }
+        if copies(rows, one.w.data) {
+            one.run(par, rows);
+            continue;
+        }
+        if count == TOGETHER {
+            // SAFETY: the operands were checked, and the results are in slices of their own.
+            unsafe { run(par, &tasks) };
+            count = 0;
+        }
+        let (x, y) = (one.x.as_ptr(), one.y.as_mut_ptr());
+        let product = Product { x, x_stride: one.x_stride, y, y_stride: one.y_stride, k: one.w.k };
+        tasks[count] = Some(Task::new(par, rows, one.w, product));
+        count += 1;
+    }
+    // SAFETY: as above.
+    unsafe { run(par, &tasks[..count]) };
+}
+
+/// Most products that are shared out together.
+const TOGETHER: usize = 16;
+
+/// `y[g] = x[g] W[g]^T` for groups of channels: `x [rows, groups * k]`, `w [groups * rank, k]`, `y [rows, groups *
+/// rank]` (the grouped `wo_a`).
+///
+/// # Panics
+/// If a length does not match, or the rows of `w` are no multiple of `groups`.
+pub fn linear_grouped(par: &dyn Parallel, x: &[f32], rows: usize, groups: usize, w: Mat<'_>, y: &mut [f32]) {
+    w.check("linear_grouped");
+    assert!(groups > 0 && w.n.is_multiple_of(groups), "linear_grouped: {} rows in {groups} groups", w.n);
+    let rank = w.n / groups;
+    let (x_width, y_width) = (groups * w.k, w.n);
+    assert_eq!(
+        x.len(),
+        rows * x_width,
+        "linear_grouped: length of x for [rows {rows}, {groups} * k {}]",
+        w.k
+    );
+    assert_eq!(y.len(), rows * y_width, "linear_grouped: length of y for [rows {rows}, n {}]", w.n);
+    if rows == 0 || rank == 0 {
+        return;
+    }
+    if copies(rows, w.data) {
+        for g in 0..groups {
+            linear_into(
+                par,
+                &x[g * w.k..],
+                x_width,
+                rows,
+                w.rows(g * rank, rank),
+                &mut y[g * rank..],
+                y_width,
+            );
+        }
+        return;
+    }
+    let (x, y) = (x.as_ptr(), y.as_mut_ptr());
+    let mut tasks = [const { None }; TOGETHER];
+    for first in (0..groups).step_by(TOGETHER) {
+        let count = TOGETHER.min(groups - first);
+        for (g, task) in (first..).zip(&mut tasks[..count]) {
+            // SAFETY: the channels of a group are within a row.
+            let (x, y) = unsafe { (x.add(g * w.k), y.add(g * rank)) };
+            let product = Product { x, x_stride: x_width, y, y_stride: y_width, k: w.k };
+            *task = Some(Task::new(par, rows, w.rows(g * rank, rank), product));
+        }
+        // SAFETY: the lengths were checked, and groups write channels of their own.
+        unsafe { run(par, &tasks[..count]) };
+    }
+}
+
+/// A product that is cut into pieces.
+struct Task<'a> {
+    product: Product,
+    data: Weight<'a>,
+    grid: Grid,
+}
+
+impl<'a> Task<'a> {
+    fn new(par: &dyn Parallel, rows: usize, w: Mat<'a>, product: Product) -> Self {
+        Self { product, data: w.data, grid: Grid::new(par.threads(), rows, w.n, w.k, many_rows(w.data)) }
+    }
+}
+
+/// Makes products.
+///
+/// # Safety
+/// The operands of each are in bounds, and nobody else touches its results.
+unsafe fn run(par: &dyn Parallel, tasks: &[Option<Task<'_>>]) {
     let isa = Isa::best();
-    let run = |product: &Product| {
-        let body = |pieces: std::ops::Range<usize>| {
-            for piece in pieces {
-                // SAFETY: the lengths above cover every row and column of the grid, whose rectangles do not overlap.
-                unsafe { rectangle(isa, product, data, grid.rectangle(piece)) };
+    let tasks = || tasks.iter().flatten();
+    let pieces = tasks().map(|task| task.grid.pieces()).sum();
+    let body = |range: std::ops::Range<usize>| {
+        for mut piece in range {
+            for task in tasks() {
+                let here = task.grid.pieces();
+                if piece < here {
+                    // SAFETY: as promised by the caller; rectangles of a grid cover the product and do not overlap.
+                    unsafe { rectangle(isa, &task.product, task.data, task.grid.rectangle(piece)) };
+                    break;
+                }
+                piece -= here;
             }
-        };
-        if grid.pieces() == 1 { body(0..1) } else { par.run(grid.pieces(), 1, &body) }
+        }
     };
-    if grid.many || !in_nibbles(data) {
-        return run(&product);
-    }
-    let mut shuffled = NIBBLES.take();
-    shuffled.resize(rows * k, 0.0);
-    for row in 0..rows {
-        isa.run(Shuffle { from: &x[row * x_stride..][..k], to: &mut shuffled[row * k..][..k] });
-    }
-    run(&Product { x: shuffled.as_ptr(), x_stride: k, ..product });
-    NIBBLES.set(shuffled);
+    if pieces == 1 { body(0..1) } else { par.run(pieces, 1, &body) }
 }
 
 thread_local! {
@@ -283,7 +428,7 @@ impl Kernel for Few<'_> {
                 let x = unsafe { product.row(area.row + row) };
                 source::exponents(x, seen)
             });
-            if source::fp8_exact(seen, scales) {
+            if source::fp8_exact(seen, scales, L::E4M3_RAW_PLACES) {
                 let (codes, scales) = (codes.as_ptr(), scales.as_ptr());
                 let w = source::Fp8::<true> { codes, scales, skip, k: product.k };
                 // SAFETY: `rectangle` was promised that the area is in bounds and ours.

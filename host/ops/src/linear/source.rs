@@ -208,11 +208,15 @@ pub(super) fn exponents(x: &[f32], seen: (u32, u32)) -> (u32, u32) {
     (least >> 23, greatest >> 23)
 }
 
-/// Whether numbers with these [`exponents`] stay exact if they are multiplied with any of the scales and 2^8. Then
-/// `(x * scale) * code` is the same product as `x * (code * scale)`, which a multiply-add takes without rounding.
-pub(super) fn fp8_exact((least, greatest): (u32, u32), scales: &[u8]) -> bool {
+/// Whether numbers with these [`exponents`] stay exact if they are multiplied with any of the scales and 2^`places`.
+/// Then `(x * scale) * code` is the same product as `x * (code * scale)`, which a multiply-add takes without rounding.
+/// All factors are f32, too.
+pub(super) fn fp8_exact((least, greatest): (u32, u32), scales: &[u8], places: u8) -> bool {
     let (low, high) = scales.iter().fold((u8::MAX, 0), |(a, b), &s| (a.min(s), b.max(s)));
-    let product = |exponent: u32, scale: u8| i64::from(exponent) + i64::from(scale + E4M3_STEPS) - 127;
+    if high > u8::MAX - 1 - places {
+        return false;
+    }
+    let product = |exponent: u32, scale: u8| i64::from(exponent) + i64::from(scale + places) - 127;
     // Subnormal numbers may lose bits, and so may results that are not normal numbers.
     least > 0 && greatest < 255 && product(least, low) >= 1 && product(greatest, high) <= 254
 }
@@ -245,7 +249,7 @@ impl<const TO_X: bool> Source<1> for Fp8<TO_X> {
         let scale = |row: PackedRow| {
             // SAFETY: as promised by the caller.
             let code = unsafe { *row.scales.add(i / FP8_BLOCK) };
-            lanes.splat(ue8m0::decode(code + E4M3_STEPS))
+            lanes.splat(ue8m0::decode(code + if TO_X { L::E4M3_RAW_PLACES } else { E4M3_STEPS }))
         };
         lanes.pair(scale(rows[0]), scale(rows[1]))
     }
@@ -255,8 +259,7 @@ impl<const TO_X: bool> Source<1> for Fp8<TO_X> {
         // SAFETY: as promised by the caller.
         unsafe {
             let at = [rows[0].codes.add(i), rows[1].codes.add(i)];
-            let codes = lanes.load_e4m3_pair(at);
-            [if TO_X { codes } else { lanes.mul_pair(codes, scale) }]
+            [if TO_X { lanes.load_e4m3_raw(at) } else { lanes.mul_pair(lanes.load_e4m3_pair(at), scale) }]
         }
     }
 

@@ -263,11 +263,16 @@ fn inputs_at_the_edges_of_f32_keep_their_bits() {
             }
         }
     }
-    let exact =
-        |x: &[f32], scales: &[u8]| source::fp8_exact(source::exponents(x, source::NO_NUMBERS), scales);
+    let exact_by = |x: &[f32], scales: &[u8], places| {
+        source::fp8_exact(source::exponents(x, source::NO_NUMBERS), scales, places)
+    };
+    let exact = |x: &[f32], scales: &[u8]| exact_by(x, scales, 8);
     assert!(exact(&[0.0, 1.0, -1e-30], &[127, 100]));
     assert!(exact(&[f32::MIN_POSITIVE], &[119]) && !exact(&[f32::MIN_POSITIVE], &[119, 118]));
     assert!(exact(&[1.0], &[246]) && !exact(&[2.0], &[0, 246]));
+    assert!(
+        exact_by(&[1.0], &[134], 120) && !exact_by(&[2.0], &[134], 120) && !exact_by(&[0.5], &[135], 120)
+    );
     assert!(!exact(&[1.0, 1e-40], &[127]) && !exact(&[f32::INFINITY], &[100]) && !exact(&[f32::NAN], &[100]));
 }
 
@@ -291,6 +296,57 @@ fn strides_leave_the_gaps_alone() {
             }
         }
     }
+}
+
+#[test]
+fn products_made_at_once_have_the_bits_of_each() {
+    let mut random = Random::new(70);
+    let pools = [1, 2, 3].map(Pool::new);
+    for rows in [0, 1, 5, 40] {
+        // More than are shared out together, of all formats, one without columns, one with scales beyond the kernels.
+        let mut weights: Vec<Matrix> =
+            [9, 0, 130, 33].iter().flat_map(|n| Matrix::all(&mut random, *n, 96)).collect();
+        weights.push(Matrix::new(&mut random, Format::Fp8, 7, 96));
+        let last = weights.last_mut().expect("just pushed");
+        last.scales.fill(250);
+        let mut wide = vec![0.0; 7 * 96];
+        dequantise(last.mat(), &mut wide);
+        last.wide = wide;
+        let x = random.normals(rows * 96);
+        for pool in &pools {
+            let mut results: Vec<Vec<f32>> = weights.iter().map(|w| vec![f32::NAN; rows * w.n]).collect();
+            linears(pool, rows, weights.iter().zip(&mut results).map(|(w, y)| Linear::dense(&x, w.mat(), y)));
+            for (w, y) in weights.iter().zip(&results) {
+                assert_eq!(bits(y), bits(&w.expected(&x, rows)), "{pool:?}, {}, rows {rows}", w.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn groups_of_channels_have_the_bits_of_each() {
+    let mut random = Random::new(71);
+    let pool = Pool::new(2);
+    for (rows, groups, rank) in [(0, 2, 3), (1, 4, 128), (3, 1, 5), (20, 17, 9), (7, 3, 0)] {
+        for matrix in Matrix::all(&mut random, groups * rank, 64) {
+            let x = random.normals(rows * groups * 64);
+            let mut y = vec![f32::NAN; rows * groups * rank];
+            linear_grouped(&pool, &x, rows, groups, matrix.mat(), &mut y);
+            for (i, y) in y.iter().enumerate() {
+                let (row, column) = (i / (groups * rank), i % (groups * rank));
+                let x = &x[(row * groups + column / rank) * 64..][..64];
+                let expected = dot(x, &matrix.wide[column * 64..][..64]);
+                assert_eq!(y.to_bits(), expected.to_bits(), "{}, rows {rows}, {i}", matrix.name());
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "linear_grouped: 7 rows in 2 groups")]
+fn uneven_groups_are_named() {
+    let w = Mat { data: Weight::F32(&[0.0; 28]), n: 7, k: 4 };
+    linear_grouped(&Serial, &[0.0; 8], 1, 2, w, &mut [0.0; 7]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `moe.experts`.
 
 use crate::scratch;
-use hotseam_sdk::ops::{Parallel, Serial, axpy, linear, swiglu};
+use hotseam_sdk::ops::{Linear, Parallel, Serial, axpy, linear, linears, swiglu};
 use hotseam_sdk::views::{Expert, Experts};
 use hotseam_sdk::{Result, SharedMut};
 use std::ops::Range;
@@ -65,8 +65,7 @@ fn run_block(par: &dyn Parallel, a: &Experts<'_>, expert: &Expert<'_>, pairs: &[
         x.copy_from_slice(&a.x[*pair as usize / a.topk * hidden..][..hidden]);
     }
     let (mut gate, mut up) = (scratch::lease::<f32>(n * inter), scratch::lease::<f32>(n * inter));
-    linear(par, &x, n, expert.w1, &mut gate);
-    linear(par, &x, n, expert.w3, &mut up);
+    linears(par, n, [Linear::dense(&x, expert.w1, &mut gate), Linear::dense(&x, expert.w3, &mut up)]);
     let mut y = scratch::lease::<f32>(n * inter);
     swiglu(&gate, &up, a.swiglu_limit, &mut y);
     linear(par, &y, n, expert.w2, results);
