@@ -6,6 +6,9 @@ use super::tile::strided;
 use super::{Area, Product};
 use crate::lanes::{LANES, Lanes, padded};
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// Computes an area of `y`. If the source gives vectors in the order of nibbles, so does `x`.
 ///
 /// # Safety
@@ -68,7 +71,7 @@ unsafe fn columns<const S: usize, L: Lanes, W: Source<S>, const M: usize, const 
                     rows[pair][side] = w.row(col + (first + 2 * pair + side).min(count - 1));
                 }
             }
-            let sums = tile(lanes, x, w, rows, p.k);
+            let sums = tile(lanes, x, w, rows, p.k, (w.row(col), first));
             for (m, sums) in sums.into_iter().enumerate() {
                 p.store::<L, P>(lanes, row + m, col + first, (count - first).min(2 * P), sums, W::NIBBLES);
             }
@@ -88,6 +91,7 @@ unsafe fn tile<const S: usize, L: Lanes, W: Source<S>, const M: usize, const P: 
     w: W,
     rows: [[W::Row; 2]; P],
     k: usize,
+    (group, first): (W::Row, usize),
 ) -> [[L::Pair; P]; M] {
     let zero = lanes.pair(lanes.splat(0.0), lanes.splat(0.0));
     let mut sums = [[zero; P]; M];
@@ -99,12 +103,17 @@ unsafe fn tile<const S: usize, L: Lanes, W: Source<S>, const M: usize, const P: 
         while i < whole {
             let scale = w.scale(lanes, [rows[0][0]; 2], i);
             let end = whole.min(i + W::BLOCK);
-            // The next eight columns. One row is quicker without: it reads as fast as the processor fetches by itself.
+            // The next eight columns, which follow these. One row is quicker without where it reads as fast as the
+            // processor fetches by itself; else one place is asked for, since there are no registers for eight.
             if M > 1 {
                 for pair in 0..P {
                     for side in 0..2 {
-                        W::prefetch(rows[pair][side], i + 8 * k);
+                        W::prefetch(rows[pair][side], (8 * k + i) * LINE / W::BLOCK);
                     }
+                }
+            } else if W::ASKS_AHEAD {
+                for line in first..first + 2 * P {
+                    W::prefetch(group, 8 * (k + i) * LINE / W::BLOCK + LINE * line);
                 }
             }
             while i < end {

@@ -11,8 +11,10 @@ use crate::{bf16, e4m3};
 /// A weight matrix whose numbers are read `8 S` at a time. Only a source with `S` = 1 may have a `k` that is no
 /// multiple of `8 S`.
 pub(super) trait Source<const S: usize>: Copy {
-    /// Numbers of a row that lie in a cache line, or fewer, so that they share what [`Self::scale`] gives.
+    /// Numbers of a row that lie in a cache line, so that they share what [`Self::scale`] gives.
     const BLOCK: usize;
+    /// One row is widened at about the speed of memory: without prefetching, the two would take turns.
+    const ASKS_AHEAD: bool = false;
     /// Vectors come in the order of nibbles, see [`Lanes::nibble_order`].
     const NIBBLES: bool;
     /// From this number of rows of `x` on, it is faster to unpack the weights into a panel.
@@ -52,8 +54,8 @@ pub(super) trait Source<const S: usize>: Copy {
     /// # Safety
     /// It exists.
     unsafe fn number(self, row: Self::Row, i: usize) -> f32;
-    /// Asks for the cache line where number `i` of a row lies, or would lie: it need not exist.
-    fn prefetch(row: Self::Row, i: usize);
+    /// Asks for the cache line that lies, or would lie, so many bytes after the start of a row: it need not exist.
+    fn prefetch(row: Self::Row, bytes: usize);
 }
 
 /// The last `count < 8` numbers of two rows, from `i` on, padded with zeros.
@@ -80,7 +82,7 @@ pub(super) unsafe fn load_tail<const S: usize, L: Lanes, W: Source<S>>(
 
 /// Asks for a cache line.
 #[inline(always)]
-fn prefetch<T>(at: *const T) {
+fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch of any address is allowed, and SSE is part of x86-64.
     unsafe {
@@ -127,8 +129,8 @@ impl Source<1> for Plain<f32> {
     }
 
     #[inline(always)]
-    fn prefetch(row: *const f32, i: usize) {
-        prefetch(row.wrapping_add(i));
+    fn prefetch(row: *const f32, bytes: usize) {
+        prefetch(row.cast::<u8>().wrapping_add(bytes));
     }
 }
 
@@ -162,8 +164,8 @@ impl Source<1> for Plain<u16> {
     }
 
     #[inline(always)]
-    fn prefetch(row: *const u16, i: usize) {
-        prefetch(row.wrapping_add(i));
+    fn prefetch(row: *const u16, bytes: usize) {
+        prefetch(row.cast::<u8>().wrapping_add(bytes));
     }
 }
 
@@ -223,6 +225,7 @@ pub(super) fn fp8_exact((least, greatest): (u32, u32), scales: &[u8], places: u8
 
 impl<const TO_X: bool> Source<1> for Fp8<TO_X> {
     const BLOCK: usize = 64;
+    const ASKS_AHEAD: bool = true;
     const NIBBLES: bool = false;
     const MANY_ROWS: usize = 8;
     type Row = PackedRow;
@@ -275,8 +278,8 @@ impl<const TO_X: bool> Source<1> for Fp8<TO_X> {
     }
 
     #[inline(always)]
-    fn prefetch(row: PackedRow, i: usize) {
-        prefetch(row.codes.wrapping_add(i));
+    fn prefetch(row: PackedRow, bytes: usize) {
+        prefetch(row.codes.wrapping_add(bytes));
     }
 }
 
@@ -326,8 +329,8 @@ impl Source<4> for Mxfp4 {
     }
 
     #[inline(always)]
-    fn prefetch(row: PackedRow, i: usize) {
-        prefetch(row.codes.wrapping_add(i / 2));
+    fn prefetch(row: PackedRow, bytes: usize) {
+        prefetch(row.codes.wrapping_add(bytes));
     }
 }
 
@@ -382,8 +385,8 @@ impl Source<2> for Nvfp4 {
     }
 
     #[inline(always)]
-    fn prefetch(row: PackedRow, i: usize) {
-        prefetch(row.codes.wrapping_add(i / 2));
+    fn prefetch(row: PackedRow, bytes: usize) {
+        prefetch(row.codes.wrapping_add(bytes));
     }
 }
 
