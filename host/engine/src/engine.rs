@@ -24,6 +24,8 @@ const MAX_WAITING: usize = 256;
 pub(crate) enum Incoming {
     /// A request.
     Request(Box<Ticket>),
+    /// Forget the saved prefill states.
+    Flush,
     /// Nothing but a reason to look at what a swap wants.
     Wake,
 }
@@ -148,7 +150,10 @@ impl Engine {
         // to reserve.
         let (events, receiver) = match request.tap_logits {
             true => unbounded(),
-            false => bounded(request.max_tokens + 1),
+            false => {
+                let told = request.prompt_logprobs.map_or(0, |_| request.prompt.len());
+                bounded(told + request.max_tokens + 1)
+            }
         };
         let cancelled = Arc::new(AtomicBool::new(false));
         let ticket = Ticket { request, events, cancelled: Arc::clone(&cancelled), observer, resume: None };
@@ -225,6 +230,12 @@ impl Engine {
     /// What the guard has seen; all zero where calls are not guarded.
     pub fn guard(&self) -> GuardReport {
         self.shared.published.guard.report()
+    }
+
+    /// Forgets the prefill states that are saved for reuse; a step that runs ends first. False if the engine has stopped.
+    pub fn flush_prefixes(&self) -> bool {
+        let requests = self.shared.requests.lock().unwrap_or_else(|e| e.into_inner());
+        requests.as_ref().is_some_and(|requests| requests.send(Incoming::Flush).is_ok())
     }
 
     /// Whether the engine takes requests.

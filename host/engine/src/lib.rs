@@ -29,5 +29,5 @@ pub use engine::{Engine, EngineStats};
 pub use error::{EngineError, SubmitError};
 pub use guard::{GuardReport, Violation, ViolationKind};
 pub use provenance::Origin;
-pub use request::{Event, FinishReason, Handle, Request, Sampling};
+pub use request::{Event, FinishReason, Handle, Request, Sampling, StopToken};
 pub use swaps::{SwapError, SwapSettings, Swaps};

@@ -1,7 +1,7 @@
 //! One request while it waits or runs.
 
 use crate::observe::Observed;
-use crate::request::{Event, FinishReason, Request};
+use crate::request::{Event, FinishReason, Request, StopToken};
 use crate::sampler::{Sampler, logprob_of, most_likely};
 use crossbeam_channel::Sender;
 use hotseam_kv::{LayerLayout, SeqKv};
@@ -205,11 +205,35 @@ impl Sequence {
         }
     }
 
-    /// Reports the logits of a row, if the client wants them.
-    pub(crate) fn tap(&self, position: i32, logits: &[f32]) {
-        if self.ticket.request.tap_logits && position as usize >= self.tapped {
+    /// First position of a prefill whose logits are wanted for more than the choice of a token; `end` for none.
+    pub(crate) fn wanted_from(&self, end: usize) -> usize {
+        match (self.ticket.request.tap_logits, self.ticket.request.prompt_logprobs) {
+            (true, _) => 0,
+            // A row tells of the token after it.
+            (false, Some(start)) => start.saturating_sub(1),
+            (false, None) => end,
+        }
+    }
+
+    /// Reports what the client wants to know of a row: its logits, or what they say of the prompt's next token. A send
+    /// fails only when the client has left.
+    pub(crate) fn tell(&self, position: i32, logits: &[f32]) {
+        let at = position as usize;
+        if at < self.tapped {
+            return;
+        }
+        let request = &self.ticket.request;
+        if request.tap_logits {
             let _ =
                 self.ticket.events.send(Event::Logits { position: position as u32, logits: logits.to_vec() });
+        }
+        let wanted = request.prompt_logprobs.is_some_and(|start| at + 1 >= start);
+        if let (true, Some(id)) = (wanted, request.prompt.get(at + 1)) {
+            let _ = self.ticket.events.send(Event::Prompt {
+                id: *id,
+                logprob: logprob_of(logits, *id),
+                top: most_likely(logits, request.logprobs),
+            });
         }
     }
 
@@ -229,7 +253,8 @@ impl Sequence {
         };
         self.generated += 1;
         if request.forced.is_empty() && request.stop_tokens.contains(&id) {
-            self.finish(FinishReason::Stop);
+            let top = most_likely(logits, request.logprobs);
+            self.end(FinishReason::Stop, Some(StopToken { id, logprob, top }));
             return Next::Ended;
         }
         self.answer.push(id);
@@ -247,8 +272,11 @@ impl Sequence {
     }
 
     pub(crate) fn finish(&self, reason: FinishReason) {
-        let prompt_tokens = self.ticket.request.prompt.len();
-        let _ =
-            self.ticket.events.send(Event::Done { reason, prompt_tokens, completion_tokens: self.generated });
+        self.end(reason, None);
+    }
+
+    fn end(&self, reason: FinishReason, stop: Option<StopToken>) {
+        let (prompt_tokens, completion_tokens) = (self.ticket.request.prompt.len(), self.generated);
+        let _ = self.ticket.events.send(Event::Done { reason, stop, prompt_tokens, completion_tokens });
     }
 }

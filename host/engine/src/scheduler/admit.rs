@@ -90,6 +90,7 @@ impl Scheduler {
         let tokens = ticket.tokens();
         let reuse = ticket.request.reuse_prefill
             && !ticket.request.tap_logits
+            && ticket.request.prompt_logprobs.is_none()
             && ticket.observer.is_none()
             && ticket.resume.is_none();
         let digest = self.prefix_digest(&snapshot);

@@ -148,6 +148,7 @@ impl Scheduler {
         if open && self.running.is_empty() && self.waiting.is_empty() {
             match incoming.recv() {
                 Ok(Incoming::Request(ticket)) => self.waiting.push_back(*ticket),
+                Ok(Incoming::Flush) => self.prefixes.clear(),
                 Ok(Incoming::Wake) => {}
                 Err(_) => return false,
             }
@@ -155,6 +156,7 @@ impl Scheduler {
         loop {
             match incoming.try_recv() {
                 Ok(Incoming::Request(ticket)) => self.waiting.push_back(*ticket),
+                Ok(Incoming::Flush) => self.prefixes.clear(),
                 Ok(Incoming::Wake) => {}
                 Err(TryRecvError::Empty) => return open,
                 Err(TryRecvError::Disconnected) => return false,

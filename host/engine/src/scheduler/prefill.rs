@@ -25,11 +25,9 @@ impl Scheduler {
             }
             let first = self.tokens.len();
             self.tokens.extend((done..done + rows).map(|i| sequence.source(i) as i32));
-            match sequence.ticket.request.tap_logits {
-                true => self.wanted.extend(first..first + rows),
-                false if done + rows == sequence.to_prefill() => self.wanted.push(first + rows - 1),
-                false => {}
-            }
+            let last = done + rows == sequence.to_prefill();
+            let from = sequence.wanted_from(done + rows).max(done).min(done + rows - usize::from(last));
+            self.wanted.extend(first + from - done..first + rows);
             self.members.push((index, rows));
         }
         if self.members.is_empty() {
@@ -58,7 +56,7 @@ impl Scheduler {
             let first = self.wanted.partition_point(|row| *row < begin);
             let last = self.wanted.partition_point(|row| *row < end);
             for i in first..last {
-                sequence.tap(self.plan.positions[self.wanted[i]], &logits[i * vocab..(i + 1) * vocab]);
+                sequence.tell(self.plan.positions[self.wanted[i]], &logits[i * vocab..(i + 1) * vocab]);
             }
             if done + rows == sequence.to_prefill() {
                 let logits = &logits[(last - 1) * vocab..last * vocab];
