@@ -4,6 +4,29 @@ use crate::{EngineError, SwapSettings};
 use hotseam_kv::PAGE_TOKENS;
 use hotseam_model::ModelConfig;
 pub use hotseam_slots::Topology;
+use std::fmt;
+
+/// What a worker does of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Role {
+    /// All of it.
+    #[default]
+    Single,
+    /// Prompts, whose KV it sends to decode workers.
+    Prefill,
+    /// Answers, over KV that prefill workers send.
+    Decode,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Single => "single",
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        })
+    }
+}
 
 /// Sizes and topology of an engine.
 #[derive(Debug, Clone)]
@@ -18,6 +41,8 @@ pub struct EngineConfig {
     pub pages: Option<usize>,
     /// One store, or a prefill and a decode store with a hand-off between them.
     pub topology: Topology,
+    /// What this worker does of a request.
+    pub role: Role,
     /// Entries that the indexer keeps, in place of the checkpoint's number.
     pub index_topk: Option<usize>,
     /// Bytes of saved prefill states that requests with `reuse_prefill` may start from.
@@ -40,6 +65,7 @@ impl Default for EngineConfig {
             chunk: 512,
             pages: None,
             topology: Topology::Single,
+            role: Role::Single,
             index_topk: None,
             prefix_cache_bytes: 256 << 20,
             guard: false,

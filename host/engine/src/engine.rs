@@ -7,7 +7,7 @@ use crate::request::{Handle, Request};
 use crate::scheduler::Scheduler;
 use crate::sequence::Ticket;
 use crate::swaps::{Ends, Swaps};
-use crate::{EngineConfig, EngineError, SubmitError};
+use crate::{EngineConfig, EngineError, Role, SubmitError};
 use crossbeam_channel::{Sender, bounded, unbounded};
 use hotseam_model::Model;
 use hotseam_slots::Slots;
@@ -191,6 +191,22 @@ impl Engine {
         }
         if !(0.0..=1.0).contains(&s.top_p) {
             return sampling("top_p", "0 to 1", s.top_p);
+        }
+        let role = self.shared.config.role;
+        let wrong = |message| Err(SubmitError::Role { role, message });
+        match (role, &request.disaggregation) {
+            (Role::Single, Some(_)) => {
+                return wrong("it meets no other worker; leave bootstrap_room away or ask a pair");
+            }
+            (Role::Prefill | Role::Decode, None) => {
+                return wrong(
+                    "requests need bootstrap_host, bootstrap_port and bootstrap_room; a router gives them",
+                );
+            }
+            (Role::Decode, Some(bootstrap)) if bootstrap.hold => {
+                return wrong("it holds no KV for others; ask a prefill worker");
+            }
+            _ => {}
         }
         let largest = self.shared.config.chunk;
         if let Some(bad) = request.chunks.iter().find(|c| **c == 0 || **c > largest) {

@@ -1,6 +1,8 @@
 //! Errors of starting an engine and of handing it requests. What fails later reaches the request as
 //! [`crate::Event::Failed`].
 
+use crate::Role;
+
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -65,6 +67,14 @@ pub enum SubmitError {
         expected: &'static str,
         /// What was given.
         found: String,
+    },
+    /// A request that this worker's role does not serve.
+    #[error("this worker's role is {role}: {message}")]
+    Role {
+        /// The role.
+        role: Role,
+        /// What is wrong with the request and what to do.
+        message: &'static str,
     },
     /// The waiting line is full.
     #[error("{0} requests are waiting; try again later")]

@@ -24,10 +24,10 @@ mod shadow;
 mod swaps;
 mod watch;
 
-pub use config::{EngineConfig, Topology};
+pub use config::{EngineConfig, Role, Topology};
 pub use engine::{Engine, EngineStats};
 pub use error::{EngineError, SubmitError};
 pub use guard::{GuardReport, Violation, ViolationKind};
 pub use provenance::Origin;
-pub use request::{Event, FinishReason, Handle, Request, Sampling, StopToken};
+pub use request::{Bootstrap, Event, FinishReason, Handle, Request, Sampling, StopToken};
 pub use swaps::{SwapError, SwapSettings, Swaps};

@@ -20,6 +20,20 @@ impl Sampling {
     pub const GREEDY: Self = Self { temperature: 0.0, top_p: 1.0, seed: 0 };
 }
 
+/// Where the two workers of a disaggregated request meet: the router gives both the same one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Bootstrap {
+    /// Host of the bootstrap registry, that of the prefill worker.
+    pub host: String,
+    /// Port of the registry.
+    pub port: u16,
+    /// `bootstrap_room` of the request: a number that no other running request of these workers has.
+    pub room: u64,
+    /// On a prefill worker: answer as soon as the prompt is computed and keep its KV until the decode worker asks for it.
+    /// Otherwise the prompt is computed once the decode worker has asked, and answered when its KV has arrived there.
+    pub hold: bool,
+}
+
 /// A request.
 #[derive(Debug, Clone)]
 pub struct Request {
@@ -46,6 +60,8 @@ pub struct Request {
     pub prompt_logprobs: Option<usize>,
     /// Whether to start from, and leave behind, a saved state of the same prompt prefilled by the same variants.
     pub reuse_prefill: bool,
+    /// Where to meet the other worker; asked for by the roles `prefill` and `decode`, refused by `single`.
+    pub disaggregation: Option<Bootstrap>,
 }
 
 impl Request {
@@ -63,6 +79,7 @@ impl Request {
             tap_logits: false,
             prompt_logprobs: None,
             reuse_prefill: false,
+            disaggregation: None,
         }
     }
 }
