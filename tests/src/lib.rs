@@ -5,6 +5,7 @@
 
 pub mod goldens;
 pub mod http;
+pub mod routers;
 
 use hotseam_checkpoint::random::Preset;
 use hotseam_engine::{Engine, EngineConfig, Event, Handle, Request, Topology};

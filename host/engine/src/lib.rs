@@ -28,6 +28,7 @@ pub use config::{EngineConfig, Role, Topology};
 pub use engine::{Engine, EngineStats};
 pub use error::{EngineError, SubmitError};
 pub use guard::{GuardReport, Violation, ViolationKind};
+pub use hotseam_kv::PAGE_TOKENS;
 pub use provenance::Origin;
 pub use request::{Bootstrap, Event, FinishReason, Handle, Request, Sampling, StopToken};
 pub use swaps::{SwapError, SwapSettings, Swaps};
