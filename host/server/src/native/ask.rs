@@ -59,11 +59,11 @@ impl Ask {
         let (prompts, batch) = prompts(&mut fields, model)?;
         // vLLM's router bounds prefill so; it counts more than `max_new_tokens`.
         let most = fields.size("max_tokens", 1, u32::MAX)?;
-        common::least(&mut fields, most)?;
         let mut params = params(fields.take("sampling_params"), prompts.len(), model)?;
         for params in &mut params {
             params.max_tokens = most.or(params.max_tokens);
         }
+        common::least(&mut fields, params.iter().filter_map(|params| params.max_tokens).max())?;
         let logprobs = logprobs(&mut fields)?;
         let stream = fields.boolean("stream")?.unwrap_or(false);
         let assignment = fields.string("assignment")?.unwrap_or_else(|| LIVE.to_owned());

@@ -92,7 +92,7 @@ fn what_is_wrong_is_named() {
         ),
         (
             with(json!({"logprob_start_len": 9, "return_logprob": true})),
-            "`logprob_start_len`: expected -1, or 0 to the tokens of the prompt, 1, found 9",
+            "`logprob_start_len`: expected -1, or 0 to the tokens of the prompt, 2, found 9",
         ),
         (with(json!({"top_logprobs_num": [1]})), "`top_logprobs_num`: expected an integer, found an array"),
         (with(json!({"rid": ""})), "`rid`: expected 1 to 128 characters, found 0"),
@@ -104,7 +104,7 @@ fn what_is_wrong_is_named() {
         ),
         (
             params(json!({"max_new_tokens": 500})),
-            "the context length of this model is 200 tokens, but 501 were asked for: 1 of prompt and 500 to generate; shorten one of them",
+            "the context length of this model is 200 tokens, but 502 were asked for: 2 of prompt and 500 to generate; shorten one of them",
         ),
         (params(json!({"temperature": -1})), "`sampling_params.temperature`: expected 0 to 100, found -1"),
         (

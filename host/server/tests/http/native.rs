@@ -30,7 +30,7 @@ async fn one_prompt_has_one_object() {
     assert_eq!(
         json["meta_info"],
         json!({
-            "id": "mine", "finish_reason": {"type": "stop", "matched": 1}, "prompt_tokens": 1,
+            "id": "mine", "finish_reason": {"type": "stop", "matched": 1}, "prompt_tokens": 2,
             "completion_tokens": ids.len(), "cached_tokens": 0, "weight_version": "default",
             "system_fingerprint": "fp_live"
         })

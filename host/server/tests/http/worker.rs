@@ -71,9 +71,10 @@ async fn caches_are_flushed() {
 
 #[tokio::test]
 async fn requests_are_aborted_by_name() {
-    let slow = Script { pause: Duration::from_millis(150), ..script(Role::Single) };
+    let text = "one two three four five six seven";
+    let slow = Script { pause: Duration::from_millis(40), text, ..script(Role::Single) };
     let site = start(slow, true).await;
-    let params = json!({"n": 2, "max_new_tokens": 9});
+    let params = json!({"n": 2, "max_new_tokens": 64});
     let body = json!({"text": "x", "rid": "r", "sampling_params": params, "stream": true});
     let abort = |rid: &'static str, after: u64| {
         let site = &site;
