@@ -157,6 +157,7 @@ fn move_all(
                 src_items: t.src.as_ptr(),
                 dst_items: t.dst.as_ptr(),
                 ticket: &raw mut ticket,
+                peer: 0,
             };
             cell.put.call(ctx, &args, t.src.len())?;
             open.push((ticket, t));
