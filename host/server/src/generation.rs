@@ -157,7 +157,8 @@ fn refusal(error: SubmitError) -> ApiError {
         | SubmitError::NoTokens
         | SubmitError::Token { .. }
         | SubmitError::Sampling { .. }
-        | SubmitError::Role { .. } => {
+        | SubmitError::Role { .. }
+        | SubmitError::Host { .. } => {
             ApiError::new(warp::http::StatusCode::BAD_REQUEST, "invalid_value", error.to_string())
         }
     }

@@ -1,10 +1,12 @@
 //! The public listener: which path does what.
 
+use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use bytes::Buf;
 use hotseam_encoding::Tokenizer;
+use hotseam_pd::Registry;
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio_stream::Stream;
@@ -21,6 +23,9 @@ use crate::generation::Generation;
 use crate::lifecycle::{Life, Lifecycle};
 use crate::openai::{Ask, Shape, chat, completions, models};
 use crate::{answer, body, id};
+
+/// Bytes of a body to the bootstrap registry, at most.
+const REGISTRATION: usize = 1 << 20;
 
 /// What the public endpoints serve, once it is loaded.
 pub struct Served {
@@ -46,21 +51,29 @@ pub(crate) struct Public {
 pub(crate) fn filter(
     public: Arc<Public>,
 ) -> impl Filter<Extract = (Response,), Error = Rejection> + Clone + Send + Sync + 'static {
-    let served =
-        warp::any()
-            .map(move || public.clone())
-            .and(warp::method())
-            .and(warp::path::full())
-            .and(warp::header::headers_cloned())
-            .and(warp::body::stream())
-            .then(
-                |public: Arc<Public>,
-                 method: Method,
-                 path: warp::path::FullPath,
-                 headers: HeaderMap,
-                 body| async move { public.answer(&method, path.as_str(), &headers, body).await },
-            );
+    let served = warp::any()
+        .map(move || public.clone())
+        .and(warp::method())
+        .and(warp::path::full())
+        .and(query())
+        .and(warp::header::headers_cloned())
+        .and(warp::body::stream())
+        .then(
+            |public: Arc<Public>,
+             method: Method,
+             path: warp::path::FullPath,
+             query: String,
+             headers: HeaderMap,
+             body| async move {
+                public.answer(&method, (path.as_str(), &query), &headers, body).await
+            },
+        );
     connect::refused_before(served)
+}
+
+/// What stands behind the question mark; empty if nothing does.
+fn query() -> impl Filter<Extract = (String,), Error = Infallible> + Clone {
+    warp::query::raw().or(warp::any().map(String::new)).unify()
 }
 
 impl Public {
@@ -68,13 +81,13 @@ impl Public {
     async fn answer<B: Buf>(
         &self,
         method: &Method,
-        path: &str,
+        (path, query): (&str, &str),
         headers: &HeaderMap,
         body: impl Stream<Item = Result<B, warp::Error>>,
     ) -> Response {
         let started = Instant::now();
         let id = id::new();
-        let result = self.route(method, path, headers, body, &id).await;
+        let result = self.route(method, (path, query), headers, body, &id).await;
         let code = result.as_ref().err().and_then(|error| error.code.clone());
         let mut response = result.unwrap_or_else(Reply::into_response);
         let name = id::from_client(headers).or_else(|| HeaderValue::from_str(&id).ok());
@@ -97,7 +110,7 @@ impl Public {
     async fn route<B: Buf>(
         &self,
         method: &Method,
-        path: &str,
+        (path, query): (&str, &str),
         headers: &HeaderMap,
         body: impl Stream<Item = Result<B, warp::Error>>,
         id: &str,
@@ -124,6 +137,15 @@ impl Public {
                 self.ready()?;
                 let body = body::read(body, headers, self.body_limit).await?;
                 self.generate(path == "/v1/chat/completions", &body, id).await
+            }
+            _ if Registry::serves(path) => {
+                let Some(registry) = self.ready()?.backend.registry() else {
+                    return Err(ApiError::no_route(path));
+                };
+                let body = body::read(body, headers, REGISTRATION.min(self.body_limit)).await?;
+                let (status, answer) = registry.answer(method.as_str(), path, query, &body);
+                let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+                Ok(json_response(status, &answer))
             }
             _ => match path.strip_prefix("/v1/models/") {
                 Some(name) => {
