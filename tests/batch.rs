@@ -98,7 +98,8 @@ fn probabilities_of_the_prompt_are_those_of_its_rows() {
     // Within the first chunk, on its last row, in the next one; the first token has none, and the last row tells of no token of
     // the prompt.
     for start in [0, 1, 500, 512, 513, 699, 700] {
-        let request = Request { prompt_logprobs: Some(start), logprobs: 2, ..Request::greedy(prompt.to_vec(), 3) };
+        let request =
+            Request { prompt_logprobs: Some(start), logprobs: 2, ..Request::greedy(prompt.to_vec(), 3) };
         let handle = engine.submit(request).unwrap();
         let mut told = Vec::new();
         let mut tokens = 0;

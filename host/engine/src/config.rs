@@ -1,6 +1,6 @@
 //! Sizes and topology of an engine.
 
-use crate::{EngineError, SwapSettings};
+use crate::{EngineError, PdSettings, SwapSettings};
 use hotseam_kv::PAGE_TOKENS;
 use hotseam_model::ModelConfig;
 pub use hotseam_slots::Topology;
@@ -43,6 +43,8 @@ pub struct EngineConfig {
     pub topology: Topology,
     /// What this worker does of a request.
     pub role: Role,
+    /// How a prefill or decode worker meets others, and whether hand-offs are audited.
+    pub pd: PdSettings,
     /// Entries that the indexer keeps, in place of the checkpoint's number.
     pub index_topk: Option<usize>,
     /// Bytes of saved prefill states that requests with `reuse_prefill` may start from.
@@ -66,6 +68,7 @@ impl Default for EngineConfig {
             pages: None,
             topology: Topology::Single,
             role: Role::Single,
+            pd: PdSettings::default(),
             index_topk: None,
             prefix_cache_bytes: 256 << 20,
             guard: false,
@@ -120,6 +123,11 @@ impl EngineConfig {
                 format!("at least {least} for one sequence of max_context"),
                 self.total_pages(),
             );
+        }
+        if self.role != Role::Single && self.topology != Topology::Paired {
+            let field = "engine.topology";
+            let expected = format!("paired for the role {}, which hands KV over", self.role);
+            return Err(EngineError::Config { field, expected, found: self.topology.to_string() });
         }
         match self.index_topk {
             Some(0) => fail("engine.index_topk", "at least 1".into(), 0),

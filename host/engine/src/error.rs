@@ -16,6 +16,14 @@ pub enum EngineError {
         /// What was given.
         found: String,
     },
+    /// The control listener of a prefill worker cannot be had.
+    #[error("disaggregation.listen: cannot listen on {address}: {source}; choose another address")]
+    Control {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The engine thread did not start.
     #[error("engine thread: {0}")]
     Thread(#[from] std::io::Error),
@@ -75,6 +83,12 @@ pub enum SubmitError {
         role: Role,
         /// What is wrong with the request and what to do.
         message: &'static str,
+    },
+    /// A prefill worker that this one does not ask.
+    #[error("bootstrap_host is `{host}`, which is not among disaggregation.hosts")]
+    Host {
+        /// The host, as the request names it.
+        host: String,
     },
     /// The waiting line is full.
     #[error("{0} requests are waiting; try again later")]

@@ -8,6 +8,7 @@
 //! shared expert, head and sampling; the seams do the rest, through [`hotseam_slots`].
 
 mod config;
+mod disagg;
 mod engine;
 mod error;
 mod forward;
@@ -25,6 +26,7 @@ mod swaps;
 mod watch;
 
 pub use config::{EngineConfig, Role, Topology};
+pub use disagg::{Finding, FindingKind, KvMap, KvRow, PdSettings};
 pub use engine::{Engine, EngineStats};
 pub use error::{EngineError, SubmitError};
 pub use guard::{GuardReport, Violation, ViolationKind};

@@ -8,6 +8,7 @@ use hotseam_kv::{LayerLayout, SeqKv};
 use hotseam_slots::Digest;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 /// A request and the way back to its client.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct Ticket {
     pub(crate) observer: Option<Observed>,
     /// Where it stood when it was sent back to prefill.
     pub(crate) resume: Option<Box<Resume>>,
+    /// When it came.
+    pub(crate) since: Instant,
 }
 
 /// What a request keeps that loses its KV.
@@ -40,6 +43,11 @@ impl Ticket {
         let _ = self.events.send(Event::Failed { code: code.into(), message: message.into() });
     }
 
+    /// `bootstrap_room`, if another worker has a part in the request.
+    pub(crate) fn room(&self) -> Option<u64> {
+        self.request.disaggregation.as_ref().map(|bootstrap| bootstrap.room)
+    }
+
     /// Positions that the request can come to hold.
     pub(crate) fn tokens(&self) -> usize {
         self.request.prompt.len() + self.request.max_tokens
@@ -56,6 +64,10 @@ pub(crate) enum Stage {
         /// Chunks processed.
         chunk: u32,
     },
+    /// Its prompt is complete and its KV goes to a decode worker.
+    Sending,
+    /// Its KV comes from a prefill worker.
+    Receiving,
     /// Its KV is in the decode store; `next` is the token to feed.
     Decode {
         /// Token of the next row.
@@ -104,6 +116,19 @@ pub(crate) struct Group {
     assignment: Arc<str>,
     /// Address of the cancel flag of the only request, if it is observed.
     alone: Option<usize>,
+}
+
+/// Code and text of a request whose logits mean nothing.
+pub(crate) const NOT_FINITE: (&str, &str) =
+    ("E-STEP-502", "the model's logits are not finite numbers; see `hotseam trace` for what ran");
+
+/// A token that was chosen and not yet reported.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Picked {
+    pub(crate) id: u32,
+    pub(crate) logprob: f32,
+    /// The most likely tokens with theirs, as many as the client wants.
+    pub(crate) top: Vec<(u32, f32)>,
 }
 
 /// What follows from a row of logits.
@@ -237,28 +262,44 @@ impl Sequence {
         }
     }
 
-    /// Chooses the next token from the logits of the last row and reports it.
-    pub(crate) fn accept(&mut self, logits: &[f32]) -> Next {
+    /// Chooses the next token from the logits of the last row; `None` if they are not finite.
+    pub(crate) fn pick(&mut self, logits: &[f32]) -> Option<Picked> {
         let request = &self.ticket.request;
-        let Ok(chosen) = self.sampler.choose(logits) else {
-            self.ticket.fail(
-                "E-STEP-502",
-                "the model's logits are not finite numbers; see `hotseam trace` for what ran",
-            );
-            return Next::Ended;
-        };
+        let chosen = self.sampler.choose(logits).ok()?;
         let (id, logprob) = match request.forced.get(self.generated) {
             Some(forced) => (*forced, logprob_of(logits, *forced)),
             None => (chosen.id, chosen.logprob),
         };
+        Some(Picked { id, logprob, top: most_likely(logits, request.logprobs) })
+    }
+
+    /// Goes on as if the sampler had chosen a token here, which another worker did.
+    pub(crate) fn skip_choice(&mut self) {
+        self.sampler.skip();
+    }
+
+    /// Chooses the next token from the logits of the last row and reports it.
+    pub(crate) fn accept(&mut self, logits: &[f32]) -> Next {
+        match self.pick(logits) {
+            Some(picked) => self.take(picked),
+            None => {
+                self.ticket.fail(NOT_FINITE.0, NOT_FINITE.1);
+                Next::Ended
+            }
+        }
+    }
+
+    /// Reports a chosen token.
+    pub(crate) fn take(&mut self, picked: Picked) -> Next {
+        let (request, id) = (&self.ticket.request, picked.id);
         self.generated += 1;
         if request.forced.is_empty() && request.stop_tokens.contains(&id) {
-            let top = most_likely(logits, request.logprobs);
+            let Picked { logprob, top, .. } = picked;
             self.end(FinishReason::Stop, Some(StopToken { id, logprob, top }));
             return Next::Ended;
         }
         self.answer.push(id);
-        let token = Event::Token { id, logprob, top: most_likely(logits, request.logprobs) };
+        let token = Event::Token { id, logprob: picked.logprob, top: picked.top };
         if self.ticket.events.send(token).is_err() {
             return Next::Ended;
         }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crossbeam_channel::RecvTimeoutError;
 use hotseam_engine::{Engine, Event, Handle, PAGE_TOKENS, Request, Role, SubmitError};
+use hotseam_pd::Registry;
 
 /// The model as clients see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +70,11 @@ pub trait Backend: Send + Sync + 'static {
 
     /// False once no request can run any more.
     fn alive(&self) -> bool;
+
+    /// The bootstrap registry of a prefill worker, which is served beside the other endpoints; `None` for other workers.
+    fn registry(&self) -> Option<&Registry> {
+        None
+    }
 }
 
 /// A running request; dropping it cancels the request.
@@ -128,6 +134,10 @@ impl Backend for Engine {
 
     fn alive(&self) -> bool {
         self.is_running()
+    }
+
+    fn registry(&self) -> Option<&Registry> {
+        Engine::registry(self).map(|registry| &**registry)
     }
 }
 

@@ -215,7 +215,8 @@ fn refusal(error: SubmitError) -> ApiError {
         SubmitError::EmptyPrompt
         | SubmitError::NoTokens
         | SubmitError::Token { .. }
-        | SubmitError::Sampling { .. } => {
+        | SubmitError::Sampling { .. }
+        | SubmitError::Host { .. } => {
             ApiError::new(warp::http::StatusCode::BAD_REQUEST, "invalid_value", error.to_string())
         }
     }

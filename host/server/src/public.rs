@@ -1,10 +1,12 @@
 //! The public listener: which path does what.
 
+use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use bytes::Buf;
 use hotseam_encoding::Tokenizer;
+use hotseam_pd::Registry;
 use tokio::sync::Semaphore;
 use tokio_stream::Stream;
 use warp::http::header::{HOST, HeaderValue};
@@ -23,6 +25,9 @@ use crate::lifecycle::{Life, Lifecycle};
 use crate::live::Live;
 use crate::openai::{OpenAi, chat, completions, models};
 use crate::{answer, body, id, native, worker};
+
+/// Bytes of a body to the bootstrap registry, at most.
+const REGISTRATION: usize = 1 << 20;
 
 /// What the public endpoints serve, once it is loaded.
 pub struct Served {
@@ -49,21 +54,29 @@ pub(crate) struct Public {
 pub(crate) fn filter(
     public: Arc<Public>,
 ) -> impl Filter<Extract = (Response,), Error = Rejection> + Clone + Send + Sync + 'static {
-    let served =
-        warp::any()
-            .map(move || public.clone())
-            .and(warp::method())
-            .and(warp::path::full())
-            .and(warp::header::headers_cloned())
-            .and(warp::body::stream())
-            .then(
-                |public: Arc<Public>,
-                 method: Method,
-                 path: warp::path::FullPath,
-                 headers: HeaderMap,
-                 body| async move { public.answer(&method, path.as_str(), &headers, body).await },
-            );
+    let served = warp::any()
+        .map(move || public.clone())
+        .and(warp::method())
+        .and(warp::path::full())
+        .and(query())
+        .and(warp::header::headers_cloned())
+        .and(warp::body::stream())
+        .then(
+            |public: Arc<Public>,
+             method: Method,
+             path: warp::path::FullPath,
+             query: String,
+             headers: HeaderMap,
+             body| async move {
+                public.answer(&method, (path.as_str(), &query), &headers, body).await
+            },
+        );
     connect::refused_before(served)
+}
+
+/// What stands behind the question mark; empty if nothing does.
+fn query() -> impl Filter<Extract = (String,), Error = Infallible> + Clone {
+    warp::query::raw().or(warp::any().map(String::new)).unify()
 }
 
 impl Public {
@@ -71,13 +84,13 @@ impl Public {
     async fn answer<B: Buf>(
         &self,
         method: &Method,
-        path: &str,
+        (path, query): (&str, &str),
         headers: &HeaderMap,
         body: impl Stream<Item = Result<B, warp::Error>>,
     ) -> Response {
         let started = Instant::now();
         let id = id::new();
-        let result = self.route(method, path, headers, body, &id).await;
+        let result = self.route(method, (path, query), headers, body, &id).await;
         let code = result.as_ref().err().and_then(|error| error.code.clone());
         let mut response = result.unwrap_or_else(Reply::into_response);
         let name = id::from_client(headers).or_else(|| HeaderValue::from_str(&id).ok());
@@ -99,7 +112,7 @@ impl Public {
     async fn route<B: Buf>(
         &self,
         method: &Method,
-        path: &str,
+        (path, query): (&str, &str),
         headers: &HeaderMap,
         body: impl Stream<Item = Result<B, warp::Error>>,
         id: &str,
@@ -116,6 +129,15 @@ impl Public {
             self.ready()?;
             let body = body::read(body, headers, self.body_limit).await?;
             return self.generate(endpoint, &body, headers, id).await;
+        }
+        if Registry::serves(path) {
+            let Some(registry) = self.ready()?.backend.registry() else {
+                return Err(ApiError::no_route(path));
+            };
+            let body = body::read(body, headers, REGISTRATION.min(self.body_limit)).await?;
+            let (status, answer) = registry.answer(method.as_str(), path, query, &body);
+            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            return Ok(json_response(status, &answer));
         }
         if let Some(answer) = self.worker(method, path, headers, body).await {
             return answer;

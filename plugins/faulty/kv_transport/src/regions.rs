@@ -102,6 +102,8 @@ mod tests {
             item_bytes: 2,
             src_items,
             dst_items,
+            src_offset: 0,
+            src_fd: -1,
         }
     }
 
