@@ -172,9 +172,7 @@ impl Scheduler {
         }
         if open && self.running.is_empty() && self.waiting.is_empty() {
             match incoming.recv() {
-                Ok(Incoming::Request(ticket)) => self.waiting.push_back(*ticket),
-                Ok(Incoming::Flush) => self.prefixes.clear(),
-                Ok(Incoming::Wake) => {}
+                Ok(news) => self.take(news),
                 Err(_) => return false,
             }
         }
@@ -185,12 +183,18 @@ impl Scheduler {
     fn drain(&mut self, incoming: &Receiver<Incoming>, open: bool) -> bool {
         loop {
             match incoming.try_recv() {
-                Ok(Incoming::Request(ticket)) => self.waiting.push_back(*ticket),
-                Ok(Incoming::Flush) => self.prefixes.clear(),
-                Ok(Incoming::Wake) => {}
+                Ok(news) => self.take(news),
                 Err(TryRecvError::Empty) => return open,
                 Err(TryRecvError::Disconnected) => return false,
             }
+        }
+    }
+
+    fn take(&mut self, news: Incoming) {
+        match news {
+            Incoming::Request(ticket) => self.waiting.push_back(*ticket),
+            Incoming::Flush => self.prefixes.clear(),
+            Incoming::Wake => {}
         }
     }
 

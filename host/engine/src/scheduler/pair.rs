@@ -186,9 +186,9 @@ impl Scheduler {
                 },
             }
             match first {
-                Some(Ok(Incoming::Request(ticket))) => self.waiting.push_back(*ticket),
+                Some(Ok(news)) => self.take(news),
                 Some(Err(_)) => open = false,
-                Some(Ok(Incoming::Wake)) | None => {}
+                None => {}
             }
         }
         match self.config.role {
