@@ -1,8 +1,10 @@
 //! Twenty requests through each router that people use, answered as a worker alone answers them.
 
 use hotseam_tests::http::{Answer, Server};
+use hotseam_tests::root;
 use hotseam_tests::routers::{Behind, Kind, Router};
 use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 
 const NEEDLE: &str = "The old school stood by the river. The secret word of Lisbon is tiger. Snow fell on the hills. \
                       What is the secret word of Lisbon?";
@@ -137,9 +139,27 @@ fn direct(server: &Server) -> Vec<Vec<(String, Value, Value)>> {
     answers
 }
 
+/// Waits until a worker has nothing left of the requests, or says what it has.
+fn assert_empty(worker: &Server) {
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        let state = worker.ask("GET", "/server_info", None).json()["internal_states"][0].clone();
+        let left = ["num_running_reqs", "num_waiting_reqs", "num_rooms", "num_used_tokens"];
+        if left.iter().all(|key| state[key] == 0) {
+            return;
+        }
+        assert!(Instant::now() < until, "left behind: {state}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn installed() -> Vec<Kind> {
+    Kind::ALL.into_iter().filter(|kind| kind.installed()).collect()
+}
+
 #[test]
 fn routers_in_front_of_two_workers() {
-    let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| kind.installed()).collect();
+    let kinds = installed();
     if kinds.is_empty() {
         return;
     }
@@ -162,9 +182,31 @@ fn routers_in_front_of_two_workers() {
         );
     }
     for worker in workers {
-        let load = worker.ask("GET", "/get_load", None).json();
-        assert_eq!((&load[0]["num_reqs"], &load[0]["num_tokens"]), (&json!(0), &json!(0)));
+        assert_empty(&worker);
         let served = worker.ask("GET", "/server_info", None).json()["internal_states"][0].clone();
         assert!(served["generation_tokens_total"].as_u64() > Some(100), "a worker was left out: {served}");
     }
+}
+
+#[test]
+fn routers_in_front_of_a_pair() {
+    let kinds = installed();
+    if kinds.is_empty() {
+        return;
+    }
+    let want = direct(&Server::start(&[]));
+    let worker = |role: &str| Server::serve(&root().join(format!("configs/pd-{role}.yaml")), &[]);
+    let (prefill, decode) = (worker("prefill"), worker("decode"));
+    for kind in kinds {
+        let router = Router::start(kind, Behind::Pairs(&[&prefill.address], &[&decode.address]));
+        pass(kind, &router, &want);
+        for worker in [&prefill, &decode] {
+            assert_empty(worker);
+        }
+    }
+    let generated = |worker: &Server| {
+        worker.ask("GET", "/server_info", None).json()["internal_states"][0]["generation_tokens_total"]
+            .as_u64()
+    };
+    assert!(generated(&decode) > Some(300), "decode generated {:?}", generated(&decode));
 }

@@ -30,6 +30,8 @@ pub struct Load {
     pub waiting: usize,
     /// Requests that can run at once.
     pub max_running: usize,
+    /// Rooms of requests that other workers have a part in.
+    pub rooms: usize,
     /// Positions in KV pages that are taken.
     pub used_tokens: usize,
     /// Positions in all KV pages.
@@ -119,6 +121,7 @@ impl Backend for Engine {
             running: stats.running,
             waiting: stats.waiting,
             max_running: config.max_seqs,
+            rooms: stats.rooms,
             used_tokens: (stats.total_pages - stats.free_pages.min(stats.total_pages)) * PAGE_TOKENS,
             total_tokens: stats.total_pages * PAGE_TOKENS,
             page_tokens: PAGE_TOKENS,

@@ -43,6 +43,7 @@ pub(super) fn server(served: &Served) -> Value {
         "internal_states": [{
             "num_running_reqs": load.running,
             "num_waiting_reqs": load.waiting,
+            "num_rooms": load.rooms,
             "num_used_tokens": load.used_tokens,
             "prompt_tokens_total": load.prompt_tokens,
             "generation_tokens_total": load.generated_tokens,

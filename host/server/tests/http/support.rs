@@ -86,6 +86,7 @@ impl Backend for Fake {
             running: 2,
             waiting: 1,
             max_running: 8,
+            rooms: 3,
             used_tokens: 512,
             total_tokens: 4096,
             page_tokens: 256,

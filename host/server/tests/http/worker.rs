@@ -37,6 +37,7 @@ async fn probes_of_every_router() {
             (&info["tp_size"], &info["dp_size"], &info["page_size"]),
             (&json!(1), &json!(1), &json!(256))
         );
+        assert_eq!(info["internal_states"][0]["num_rooms"], 3);
         assert_eq!(json(&site, "/model_info").await["architectures"], json!(["DeepseekV4ForCausalLM"]));
         assert_eq!(
             json(&site, "/get_load").await,
