@@ -16,4 +16,5 @@ mod wire;
 
 pub use net::{Address, Medium};
 pub use regions::Regions;
+pub use send::Progress;
 pub use wire::{Settings, Wire};

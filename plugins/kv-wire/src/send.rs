@@ -6,6 +6,8 @@ use crate::memory::send_files;
 use crate::net::{Endpoint, Stream};
 use crate::receive::BLOCK;
 use hotseam_ops::Checksum;
+use hotseam_sdk::Ctx;
+use hotseam_sdk::abi::transfer;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::RawFd;
@@ -35,10 +37,27 @@ struct Ticket {
 
 /// State of a ticket.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub enum Progress {
+    /// Under way, with so many bytes moved.
     Pending(u64),
+    /// In place, with all its bytes.
     Done(u64),
+    /// Given up, and why.
     Failed(String),
+}
+
+impl Progress {
+    /// As `poll` gives it to the host, which is told why a ticket failed.
+    pub fn report(self, ctx: &Ctx) -> (u32, u64) {
+        match self {
+            Self::Pending(bytes) => (transfer::PENDING, bytes),
+            Self::Done(bytes) => (transfer::DONE, bytes),
+            Self::Failed(why) => {
+                ctx.host().report(&why);
+                (transfer::FAILED, 0)
+            }
+        }
+    }
 }
 
 impl Tickets {
@@ -52,13 +71,13 @@ impl Tickets {
     }
 
     /// The state, which is forgotten if it is final; `None` if there is no such ticket.
-    pub(crate) fn poll(&self, ticket: u64) -> Option<State> {
+    pub(crate) fn poll(&self, ticket: u64) -> Option<Progress> {
         let mut tickets = self.lock();
         let known = tickets.get_mut(&ticket)?;
         let state = match (known.failed.take(), known.pieces) {
-            (Some(why), _) => State::Failed(why),
-            (None, 0) => State::Done(known.bytes),
-            (None, _) => return Some(State::Pending(known.bytes)),
+            (Some(why), _) => Progress::Failed(why),
+            (None, 0) => Progress::Done(known.bytes),
+            (None, _) => return Some(Progress::Pending(known.bytes)),
         };
         tickets.remove(&ticket);
         Some(state)

@@ -5,10 +5,10 @@ use crate::net::{Endpoint, Medium};
 use crate::receive::Receiver;
 use crate::regions::Regions;
 use crate::rooms::Rooms;
-use crate::send::{Peer, Piece, State, Tickets};
-use hotseam_sdk::abi::{Region, transfer};
+use crate::send::{Peer, Piece, Progress, Tickets};
+use hotseam_sdk::abi::Region;
 use hotseam_sdk::views::{Accept, Put};
-use hotseam_sdk::{Ctx, Error, Result};
+use hotseam_sdk::{Error, Result};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -167,29 +167,20 @@ impl Wire {
         Ok(&state.receiver.as_ref().expect("just started").endpoint)
     }
 
-    /// `poll`: state and bytes.
+    /// `poll`.
     ///
     /// # Errors
     /// If the ticket is not known.
-    pub fn poll(&self, ctx: &Ctx, ticket: u64) -> Result<(u32, u64)> {
-        let state = self.tickets.poll(ticket).ok_or_else(|| {
+    pub fn poll(&self, ticket: u64) -> Result<Progress> {
+        let progress = self.tickets.poll(ticket).ok_or_else(|| {
             Error::argument(format!(
                 "ticket {ticket} is not known: it was never given, was cancelled, or was reported already"
             ))
         })?;
-        if let State::Pending(bytes) = state {
-            return Ok((transfer::PENDING, bytes));
-        }
-        if self.state().owners.remove(&ticket) == Some(0) {
+        if !matches!(progress, Progress::Pending(_)) && self.state().owners.remove(&ticket) == Some(0) {
             self.rooms.close(OWN | ticket);
         }
-        match state {
-            State::Failed(why) => {
-                ctx.host().report(&why);
-                Ok((transfer::FAILED, 0))
-            }
-            State::Done(bytes) | State::Pending(bytes) => Ok((transfer::DONE, bytes)),
-        }
+        Ok(progress)
     }
 
     /// `cancel`.

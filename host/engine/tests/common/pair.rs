@@ -1,7 +1,7 @@
 //! A prefill and a decode engine in this process that meet over the loopback, as two processes would.
 #![allow(dead_code, reason = "no test uses all of it")]
 
-use super::{plugins, rule, sizes, stock};
+use crate::common::{engine_with, plugins, rule, sizes, stock};
 use hotseam_engine::{Bootstrap, Engine, EngineConfig, Event, Handle, PdSettings, Request, Role, Topology};
 use hotseam_loader::Loader;
 use hotseam_pd::Registry;
@@ -96,6 +96,15 @@ pub(crate) fn over(transport: &str) -> Vec<hotseam_slots::Rule> {
 
 /// An engine of a role, of the sizes that tests have.
 pub(crate) fn worker(role: Role, transport: &str, change: impl Fn(&mut EngineConfig)) -> Engine {
+    worker_with(role, over(transport), change)
+}
+
+/// As [`worker`], with these rules.
+pub(crate) fn worker_with(
+    role: Role,
+    rules: Vec<hotseam_slots::Rule>,
+    change: impl Fn(&mut EngineConfig),
+) -> Engine {
     let pd = PdSettings {
         bootstrap_timeout: Duration::from_secs(20),
         waiting_timeout: Duration::from_secs(60),
@@ -104,7 +113,7 @@ pub(crate) fn worker(role: Role, transport: &str, change: impl Fn(&mut EngineCon
     let mut config = EngineConfig { role, pd, topology: Topology::Paired, ..sizes() };
     change(&mut config);
     let loader = Loader::new(vec![plugins()]).expect("a plugin directory; build the plugins first");
-    super::engine_with(config, loader, over(transport))
+    engine_with(config, loader, rules)
 }
 
 impl PairOf {
