@@ -265,7 +265,7 @@ fn workers_that_were_built_otherwise_refuse_each_other() {
     let decode = worker(Role::Decode, "kv_transport/tcp", |config| config.index_topk = Some(7));
     let pair = PairOf::of(prefill, decode);
     let (prefill, decode) = pair.submit(&request);
-    let texts = ["index_topk: prefill has", "decode has `7`", "layer 1 index_keys: prefill has `key_bf16"];
+    let texts = ["index_topk: prefill has", "decode has `7`", "layer 1 index_keys: prefill has `key-bf16"];
     assert_fails(&prefill, "E-PD-FINGERPRINT", &texts);
     assert_fails(&decode, "E-PD-FINGERPRINT", &texts);
     pair.assert_quiet();
