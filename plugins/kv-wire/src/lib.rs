@@ -12,6 +12,7 @@ mod receive;
 mod regions;
 mod rooms;
 mod send;
+mod sum;
 mod wire;
 
 pub use net::{Address, Medium};
