@@ -320,6 +320,12 @@ impl Engine {
         self.shared.published.kv_map.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
+    /// Where decode workers reach a prefill worker; `None` for other roles.
+    pub fn control(&self) -> Option<std::net::SocketAddr> {
+        let control = self.shared.control.lock().unwrap_or_else(|e| e.into_inner());
+        control.as_ref().map(PrefillSide::address)
+    }
+
     /// The bootstrap registry of a prefill worker, to be served on its API port.
     pub fn registry(&self) -> Option<&Arc<Registry>> {
         self.shared.registry.as_ref()

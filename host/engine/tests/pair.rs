@@ -6,17 +6,15 @@ mod pair;
 
 use common::{ask, engine, sizes};
 use hotseam_engine::{EngineConfig, Event, Request, Role, Sampling, SubmitError, Topology};
+use hotseam_model::Model;
 use pair::{Heard, PairOf, hear, room, worker};
+use std::sync::Arc;
 
-/// Lengths at which groups, pages and windows begin and end; the longest only where they are asked for.
-fn lengths() -> Vec<usize> {
-    let all = [1, 4, 5, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1023, 1024, 1025, 2000];
-    let full = std::env::var("HOTSEAM_TEST_FULL").is_ok_and(|v| v == "1");
-    all.into_iter().filter(|length| full || *length < 1000).collect()
-}
+/// Lengths at which groups, pages and windows begin and end.
+const LENGTHS: [usize; 15] = [1, 4, 5, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1023, 1024, 1025];
 
-/// Requests of every length with ends of chunks at places of all kinds.
-fn requests() -> Vec<Request> {
+/// Requests of these lengths with ends of chunks at places of all kinds.
+fn requests(lengths: &[usize]) -> Vec<Request> {
     let request = |(number, length): (usize, usize)| {
         let chunks = match number % 4 {
             0 => Vec::new(),
@@ -26,7 +24,7 @@ fn requests() -> Vec<Request> {
         };
         Request { chunks, tap_logits: true, ..ask(number, length, 9) }
     };
-    lengths().into_iter().enumerate().map(request).collect()
+    lengths.iter().copied().enumerate().map(request).collect()
 }
 
 /// What one engine says to each, alone.
@@ -52,7 +50,7 @@ fn assert_equal(pair: &PairOf, requests: &[Request], want: &[Heard], at_once: us
 }
 
 fn compare(transport: &str) {
-    let requests = requests();
+    let requests = requests(&LENGTHS);
     let config = EngineConfig { max_seqs: 8, ..sizes() };
     let want = wanted(config, &requests);
     let pair = PairOf::new(transport, |config| {
@@ -77,10 +75,36 @@ fn over_shared_memory_the_pair_says_what_one_engine_says() {
     compare("kv_transport/shm");
 }
 
+/// The trained model, whose heads and layers are those of V4, at lengths of several pages.
+#[test]
+fn the_trained_model_says_what_one_engine_says() {
+    let full = std::env::var("HOTSEAM_TEST_FULL").is_ok_and(|v| v == "1");
+    let lengths: &[usize] = if full { &[257, 1025, 2049, 4095, 4096] } else { &[257, 600] };
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/nano-v4");
+    let (config, weights) = hotseam_checkpoint::load(&path, |_, _| {}).expect("a checkpoint");
+    let model = Arc::new(Model::new(config, weights, 4608));
+    let change = |config: &mut EngineConfig| {
+        (config.max_context, config.chunk) = (4608, 256);
+    };
+    let requests: Vec<Request> = requests(lengths)
+        .into_iter()
+        .map(|request| Request { chunks: vec![200, 256, 1], ..request })
+        .collect();
+    let of = |role, transport| pair::worker_of(Arc::clone(&model), role, pair::over(transport), change);
+    let single = of(Role::Single, "kv_transport/local");
+    let want: Vec<Heard> =
+        requests.iter().map(|request| hear(&single.submit(request.clone()).unwrap()).unwrap()).collect();
+    for transport in ["kv_transport/tcp", "kv_transport/shm"] {
+        let pair = PairOf::of(of(Role::Prefill, transport), of(Role::Decode, transport));
+        assert_equal(&pair, &requests, &want, 4);
+        pair.assert_quiet();
+    }
+}
+
 /// Every transport also serves two stores of one engine.
 #[test]
 fn in_one_process_every_transport_says_what_one_engine_says() {
-    let requests = requests();
+    let requests = requests(&LENGTHS);
     let want = wanted(sizes(), &requests);
     for transport in ["kv_transport/local", "kv_transport/tcp", "kv_transport/shm"] {
         let paired = worker(Role::Single, transport, |config| config.pd.audit = true);

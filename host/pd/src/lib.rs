@@ -15,7 +15,8 @@ mod registry;
 pub use decode::{DecodeEvent, DecodeSide, Patience};
 pub use fingerprint::Fingerprint;
 pub use message::{
-    COMPONENTS, Done, MOST_MESSAGE, Reserve, Sums, ToDecode, ToPrefill, WireError, Writer, read, write,
+    COMPONENTS, Done, MOST_MESSAGE, Reserve, Sums, ToDecode, ToPrefill, WireError, Writer, WriterLayer, read,
+    write,
 };
 pub use prefill::{PrefillEvent, PrefillSide};
 pub use registry::{Rank, Registry};

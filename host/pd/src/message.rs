@@ -139,9 +139,24 @@ pub struct Writer {
     pub digest: String,
     /// Its variants that write KV, with their hashes.
     pub codes: Vec<(String, String)>,
-    /// For each layer the indices in `codes` of `attention.store`, `attention.core`, `attention.compress`,
-    /// `indexer.compress` and `indexer.select`, the last three where the layer has them.
-    pub layers: Vec<(usize, usize, Option<usize>, Option<usize>, Option<usize>)>,
+    /// For each layer who of them wrote and read it.
+    pub layers: Vec<WriterLayer>,
+}
+
+/// Indices in [`Writer::codes`] of what served the cells of one layer; absent where the layer has no such cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WriterLayer {
+    /// `attention.store`.
+    pub store: usize,
+    /// `attention.core`.
+    pub core: usize,
+    /// `attention.compress`.
+    pub compress: Option<usize>,
+    /// `indexer.compress`.
+    pub index_compress: Option<usize>,
+    /// `indexer.select`.
+    pub select: Option<usize>,
 }
 
 /// A message that cannot be read or written.

@@ -6,14 +6,20 @@ use std::fmt;
 const MAGIC: u32 = u32::from_le_bytes(*b"HSKV");
 const VERSION: u8 = 1;
 
-/// Bytes of a [`Frame`]'s header.
+/// Bytes of a [`Frame`]'s header; its table follows.
 pub(crate) const FRAME: usize = 64;
 /// Bytes of a [`Hello`].
 pub(crate) const HELLO: usize = 40;
 /// Bytes of an [`Ack`].
 pub(crate) const ACK: usize = 32;
-/// Bytes that one frame moves, at most: what is sent again if it was damaged.
+/// Bytes that one frame moves over the connection, at most: what is sent again if it was damaged.
 pub(crate) const MOST: u64 = 4 << 20;
+/// Bytes that one frame moves in shared memory, at most: what a room that is to be closed waits for.
+pub(crate) const MOST_SHARED: u64 = 32 << 20;
+/// Ranges of a frame, at most.
+pub(crate) const RANGES: usize = 512;
+/// Bytes of a range in the table behind the header.
+const RANGE: usize = 16;
 /// Segments of shared memory that a sender names, at most.
 pub(crate) const SEGMENTS: usize = 16;
 
@@ -23,29 +29,42 @@ pub(crate) type Token = [u8; 16];
 /// Where the bytes of a frame are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Behind the header, with their checksum after them.
+    /// Behind the table, with their checksum after them.
     Inline,
-    /// In shared memory of the sender.
-    Shared {
-        /// Which of the segments named after the hello.
-        segment: u32,
-        /// First byte.
-        offset: u64,
-    },
+    /// In shared memory of the sender: which of the segments named after the hello.
+    Shared(u32),
 }
 
-/// Items of one component and layer that follow each other.
+impl Place {
+    /// Bytes that a frame may move.
+    pub(crate) fn most(self) -> u64 {
+        match self {
+            Self::Inline => MOST,
+            Self::Shared(_) => MOST_SHARED,
+        }
+    }
+}
+
+/// Items that follow each other on both sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Range {
+    /// First item of the receiving side.
+    pub(crate) first: u32,
+    pub(crate) items: u32,
+    /// First byte in the sender's memory: in the segment, or of its region.
+    pub(crate) offset: u64,
+}
+
+/// Items of one component and layer: a header, then a table of ranges.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) seq: u64,
     pub(crate) room: u64,
     pub(crate) component: u32,
     pub(crate) layer: u32,
-    /// First item of the receiving side.
-    pub(crate) first: u32,
-    pub(crate) items: u32,
     pub(crate) item_bytes: u32,
     pub(crate) place: Place,
+    pub(crate) ranges: Vec<Range>,
 }
 
 /// Opens a connection.
@@ -172,35 +191,74 @@ const DAMAGED: u8 = 5;
 const REFUSED: u8 = 6;
 
 impl Frame {
+    /// Bytes of a range.
+    pub(crate) fn bytes_of(&self, range: &Range) -> u64 {
+        u64::from(range.items) * u64::from(self.item_bytes)
+    }
+
     /// Bytes that it moves.
     pub(crate) fn bytes(&self) -> u64 {
-        u64::from(self.items) * u64::from(self.item_bytes)
+        self.ranges.iter().map(|range| self.bytes_of(range)).sum()
     }
 
-    pub(crate) fn encode(&self) -> [u8; FRAME] {
-        let (kind, segment, offset) = match self.place {
-            Place::Inline => (INLINE, 0, 0),
-            Place::Shared { segment, offset } => (SHARED, segment, offset),
+    /// Header and table.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let (kind, segment) = match self.place {
+            Place::Inline => (INLINE, 0),
+            Place::Shared(segment) => (SHARED, segment),
         };
         let out = Out::new(kind, 0).put(&self.seq.to_le_bytes()).put(&self.room.to_le_bytes());
-        let fields = [self.component, self.layer, self.first, self.items, self.item_bytes, segment];
-        let out = fields.iter().fold(out, |out, field| out.put(&field.to_le_bytes()));
-        out.put(&offset.to_le_bytes()).seal()
+        let fields = [self.component, self.layer, self.item_bytes, segment, self.ranges.len() as u32];
+        let out: Out<FRAME> = fields.iter().fold(out, |out, field| out.put(&field.to_le_bytes()));
+        let mut bytes = out.seal().to_vec();
+        for range in &self.ranges {
+            bytes.extend_from_slice(&range.first.to_le_bytes());
+            bytes.extend_from_slice(&range.items.to_le_bytes());
+            bytes.extend_from_slice(&range.offset.to_le_bytes());
+        }
+        bytes.extend_from_slice(&checksum(&bytes[FRAME..]).to_le_bytes());
+        bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8; FRAME]) -> Option<Self> {
-        let mut fields = In::new(bytes)?;
+    /// Reads a header; `table` fills the bytes that follow it. `None` if they make no frame.
+    pub(crate) fn decode<E>(
+        header: &[u8; FRAME],
+        table: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<Option<Self>, E> {
+        let Some((head, n)) = Self::head(header) else { return Ok(None) };
+        let mut bytes = vec![0; n * RANGE + 8];
+        table(&mut bytes)?;
+        let (ranges, sum) = bytes.split_at(n * RANGE);
+        if checksum(ranges).to_le_bytes() != *sum {
+            return Ok(None);
+        }
+        let range = |bytes: &[u8]| {
+            let (first, rest) = bytes.split_first_chunk()?;
+            let (items, offset) = rest.split_first_chunk()?;
+            let offset = u64::from_le_bytes(offset.try_into().ok()?);
+            Some(Range { first: u32::from_le_bytes(*first), items: u32::from_le_bytes(*items), offset })
+        };
+        let Some(ranges) = ranges.chunks_exact(RANGE).map(range).collect() else { return Ok(None) };
+        let frame = Self { ranges, ..head };
+        // Each is small enough that the sum of all is no larger than a number can be.
+        let most = frame.place.most();
+        let sized = frame.ranges.iter().all(|range| (1..=most).contains(&frame.bytes_of(range)));
+        Ok((sized && (1..=most).contains(&frame.bytes())).then_some(frame))
+    }
+
+    /// The header without its table, and the number of ranges in that.
+    fn head(header: &[u8; FRAME]) -> Option<(Self, usize)> {
+        let mut fields = In::new(header)?;
         let (seq, room) = (fields.u64()?, fields.u64()?);
-        let (component, layer, first) = (fields.u32()?, fields.u32()?, fields.u32()?);
-        let (items, item_bytes, segment, offset) =
-            (fields.u32()?, fields.u32()?, fields.u32()?, fields.u64()?);
+        let (component, layer, item_bytes) = (fields.u32()?, fields.u32()?, fields.u32()?);
+        let (segment, n) = (fields.u32()?, fields.u32()? as usize);
         let place = match fields.kind {
             INLINE => Place::Inline,
-            SHARED => Place::Shared { segment, offset },
+            SHARED => Place::Shared(segment),
             _ => return None,
         };
-        let frame = Self { seq, room, component, layer, first, items, item_bytes, place };
-        (items > 0 && (1..=MOST).contains(&frame.bytes())).then_some(frame)
+        let frame = Self { seq, room, component, layer, item_bytes, place, ranges: Vec::new() };
+        (1..=RANGES).contains(&n).then_some((frame, n))
     }
 }
 
@@ -242,22 +300,27 @@ impl Ack {
 mod tests {
     use super::*;
 
-    const FRAME_OF: Frame = Frame {
-        seq: 9,
-        room: u64::MAX,
-        component: 3,
-        layer: 42,
-        first: 7,
-        items: 5,
-        item_bytes: 1024,
-        place: Place::Inline,
-    };
+    fn frame() -> Frame {
+        let ranges =
+            vec![Range { first: 7, items: 5, offset: 9 }, Range { first: 1, items: 1, offset: u64::MAX }];
+        let place = Place::Inline;
+        Frame { seq: 9, room: u64::MAX, component: 3, layer: 42, item_bytes: 1024, place, ranges }
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Frame> {
+        let (header, rest) = bytes.split_first_chunk()?;
+        let table = |table: &mut [u8]| match rest.len() == table.len() {
+            true => Ok(table.copy_from_slice(rest)),
+            false => Err(()),
+        };
+        Frame::decode(header, table).ok().flatten()
+    }
 
     #[test]
     fn what_is_written_is_read() {
-        for place in [Place::Inline, Place::Shared { segment: 3, offset: u64::MAX }] {
-            let frame = Frame { place, ..FRAME_OF };
-            assert_eq!(Frame::decode(&frame.encode()), Some(frame));
+        for place in [Place::Inline, Place::Shared(3)] {
+            let frame = Frame { place, ..frame() };
+            assert_eq!(decode(&frame.encode()), Some(frame));
         }
         let hello = Hello { token: [7; 16], segments: 2 };
         assert_eq!(Hello::decode(&hello.encode()), Some(hello));
@@ -270,19 +333,24 @@ mod tests {
 
     #[test]
     fn any_flipped_bit_is_seen() {
-        let bytes = FRAME_OF.encode();
+        let bytes = frame().encode();
         for bit in 0..bytes.len() * 8 {
-            let mut hurt = bytes;
+            let mut hurt = bytes.clone();
             hurt[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Frame::decode(&hurt), None, "bit {bit}");
+            assert_eq!(decode(&hurt), None, "bit {bit}");
         }
     }
 
     #[test]
     fn frames_without_items_or_beyond_the_limit_are_refused() {
         for (items, item_bytes) in [(0, 8), (8, 0), (5, 1 << 20), (u32::MAX, u32::MAX)] {
-            let frame = Frame { items, item_bytes, ..FRAME_OF };
-            assert_eq!(Frame::decode(&frame.encode()), None, "{items} items of {item_bytes}");
+            let ranges = vec![Range { first: 0, items, offset: 0 }];
+            let frame = Frame { item_bytes, ranges, ..frame() };
+            assert_eq!(decode(&frame.encode()), None, "{items} items of {item_bytes}");
+        }
+        for n in [0, RANGES + 1] {
+            let ranges = vec![Range { first: 0, items: 1, offset: 0 }; n];
+            assert_eq!(decode(&Frame { ranges, ..frame() }.encode()), None, "{n} ranges");
         }
     }
 }

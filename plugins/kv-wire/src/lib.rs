@@ -12,8 +12,10 @@ mod receive;
 mod regions;
 mod rooms;
 mod send;
+mod sum;
 mod wire;
 
 pub use net::{Address, Medium};
 pub use regions::Regions;
+pub use send::Progress;
 pub use wire::{Settings, Wire};

@@ -244,24 +244,27 @@ impl Stream {
         Ok(false)
     }
 
-    /// Writes `head` and then `body`, in one call of the system where it takes all.
-    pub(crate) fn send(&self, head: &[u8], body: &[u8]) -> io::Result<()> {
-        let mut slices = [IoSlice::new(head), IoSlice::new(body)];
-        let mut left = &mut slices[..];
-        IoSlice::advance_slices(&mut left, 0);
-        while !left.is_empty() {
+    /// Writes all of `slices`, in one call of the system where it takes all.
+    pub(crate) fn send(&self, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+        IoSlice::advance_slices(&mut slices, 0);
+        while !slices.is_empty() {
             let wrote = match self {
-                Self::Tcp(stream) => (&mut &*stream).write_vectored(left),
-                Self::Shared(stream) => (&mut &*stream).write_vectored(left),
+                Self::Tcp(stream) => (&mut &*stream).write_vectored(slices),
+                Self::Shared(stream) => (&mut &*stream).write_vectored(slices),
             };
             match wrote {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => IoSlice::advance_slices(&mut left, n),
+                Ok(n) => IoSlice::advance_slices(&mut slices, n),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    /// As [`Self::send`], of one piece.
+    pub(crate) fn send_bytes(&self, bytes: &[u8]) -> io::Result<()> {
+        self.send(&mut [IoSlice::new(bytes)])
     }
 }
 

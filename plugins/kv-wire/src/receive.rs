@@ -4,7 +4,7 @@ use crate::frame::{Ack, Answer, FRAME, Frame, HELLO, Hello, Place, Refusal, Toke
 use crate::memory::{Mapping, receive_files};
 use crate::net::{Endpoint, Listener, Medium, Stream, random};
 use crate::rooms::Rooms;
-use hotseam_ops::Checksum;
+use crate::sum::Sum;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -104,7 +104,7 @@ fn listen_on(listener: &Listener, shared: &Arc<Shared>) {
 
 /// Whether the answer went out.
 fn answer(stream: &Stream, seq: u64, answer: Answer) -> bool {
-    stream.send(&Ack { seq, answer }.encode(), &[]).is_ok()
+    stream.send_bytes(&Ack { seq, answer }.encode()).is_ok()
 }
 
 /// Takes frames until the connection ends, or sends something that is none.
@@ -135,7 +135,7 @@ fn serve(shared: &Shared, stream: &Arc<Stream>) {
             Ok(false) => {}
             Ok(true) | Err(_) => return,
         }
-        let Some(frame) = Frame::decode(&header) else { return };
+        let Ok(Some(frame)) = Frame::decode(&header, |table| whole(stream, table)) else { return };
         let Ok(outcome) = take(shared, stream, &frame, &segments, &mut spill) else { return };
         if !answer(stream, frame.seq, outcome) {
             return;
@@ -180,24 +180,29 @@ fn take(
     };
     let arrived = match frame.place {
         Place::Inline => {
-            // SAFETY: the pin allows writing these bytes, and only this thread does until it is dropped.
-            let to = unsafe { std::slice::from_raw_parts_mut(pin.to, len) };
-            let mut sum = Checksum::default();
-            for block in to.chunks_mut(BLOCK) {
-                whole(stream, block)?;
-                sum.update(block);
+            let mut sum = Sum::default();
+            for (to, len) in &pin.to {
+                // SAFETY: the pin allows writing these bytes, and only this thread does until it is dropped.
+                let to = unsafe { std::slice::from_raw_parts_mut(*to, *len) };
+                for block in to.chunks_mut(BLOCK) {
+                    whole(stream, block)?;
+                    sum.update(block);
+                }
             }
             let mut sent = [0; 8];
             whole(stream, &mut sent)?;
             u64::from_le_bytes(sent) == sum.finish()
         }
-        Place::Shared { segment, offset } => {
-            let Some(from) = segments.get(segment as usize).and_then(|memory| memory.at(offset, len)) else {
-                return Ok(Answer::Refused(Refusal::Segment));
-            };
-            // SAFETY: `from` is inside the mapping; `to` as above. The mapping is another process's memory or another part
-            // of this one's, so that the two do not overlap.
-            unsafe { pin.to.copy_from_nonoverlapping(from, len) };
+        Place::Shared(segment) => {
+            let memory = segments.get(segment as usize);
+            for (range, (to, len)) in frame.ranges.iter().zip(&pin.to) {
+                let Some(from) = memory.and_then(|memory| memory.at(range.offset, *len)) else {
+                    return Ok(Answer::Refused(Refusal::Segment));
+                };
+                // SAFETY: `from` is inside the mapping; `to` as above. The mapping is another process's memory or another
+                // part of this one's, so that the two do not overlap.
+                unsafe { to.copy_from_nonoverlapping(from, *len) };
+            }
             true
         }
     };

@@ -1,6 +1,6 @@
 //! The receiving side's rooms: which items may be written for whom, who is writing, what was written.
 
-use crate::frame::{Frame, Refusal};
+use crate::frame::{Frame, Range, Refusal};
 use crate::net::Stream;
 use crate::regions::{Regions, inside};
 use hotseam_sdk::views::Accept;
@@ -58,8 +58,8 @@ pub(crate) struct Pin<'a> {
     rooms: &'a Rooms,
     room: u64,
     stream: &'a Arc<Stream>,
-    /// First byte to write.
-    pub(crate) to: *mut u8,
+    /// First byte to write and number of bytes, of each range of the frame.
+    pub(crate) to: Vec<(*mut u8, usize)>,
 }
 
 impl Drop for Pin<'_> {
@@ -121,16 +121,21 @@ impl Rooms {
     ) -> std::result::Result<Pin<'a>, Refusal> {
         let inner = &mut *self.lock();
         let room = inner.open.get_mut(&frame.room).filter(|room| !room.closed).ok_or(Refusal::UnknownRoom)?;
-        let key = (frame.component, frame.layer);
-        let accepted = room.lists.get(&key).and_then(|list| list.find(frame.first, frame.items));
-        accepted.ok_or(Refusal::NotAccepted)?;
+        let list = room.lists.get(&(frame.component, frame.layer)).ok_or(Refusal::NotAccepted)?;
+        if frame.ranges.iter().any(|range| list.find(range.first, range.items).is_none()) {
+            return Err(Refusal::NotAccepted);
+        }
         let region = inner.regions.get(frame.component, frame.layer).map_err(|_| Refusal::NotAccepted)?;
         if region.item_bytes != u64::from(frame.item_bytes) {
             return Err(Refusal::ItemBytes);
         }
         room.writing.push(Arc::clone(stream));
-        // SAFETY: accepted items are inside the region, as `accept` checked.
-        let to = unsafe { region.dst.add(frame.first as usize * region.item_bytes as usize) };
+        let to = |range: &Range| {
+            let at = range.first as usize * region.item_bytes as usize;
+            // SAFETY: accepted items are inside the region, as `accept` checked.
+            (unsafe { region.dst.add(at) }, frame.bytes_of(range) as usize)
+        };
+        let to = frame.ranges.iter().map(to).collect();
         Ok(Pin { rooms: self, room: frame.room, stream, to })
     }
 
@@ -139,10 +144,11 @@ impl Rooms {
         let mut inner = self.lock();
         let room = inner.open.get_mut(&frame.room);
         let list = room.and_then(|room| room.lists.get_mut(&(frame.component, frame.layer)));
-        if let Some(list) = list
-            && let Some(range) = list.find(frame.first, frame.items)
-        {
-            list.written[range].fill(true);
+        let Some(list) = list else { return };
+        for range in &frame.ranges {
+            if let Some(found) = list.find(range.first, range.items) {
+                list.written[found].fill(true);
+            }
         }
     }
 

@@ -1,13 +1,15 @@
 //! The sending side: a thread for each peer that writes pieces of puts in order, and sends again what was not acknowledged when
 //! a connection broke.
 
-use crate::frame::{ACK, Ack, Answer, FRAME, Frame, Hello, Place};
+use crate::frame::{ACK, Ack, Answer, Frame, Hello, Place};
 use crate::memory::send_files;
 use crate::net::{Endpoint, Stream};
 use crate::receive::BLOCK;
-use hotseam_ops::Checksum;
+use crate::sum::Sum;
+use hotseam_sdk::Ctx;
+use hotseam_sdk::abi::transfer;
 use std::collections::{HashMap, VecDeque};
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::RawFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -35,10 +37,27 @@ struct Ticket {
 
 /// State of a ticket.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub enum Progress {
+    /// Under way, with so many bytes moved.
     Pending(u64),
+    /// In place, with all its bytes.
     Done(u64),
+    /// Given up, and why.
     Failed(String),
+}
+
+impl Progress {
+    /// As `poll` gives it to the host, which is told why a ticket failed.
+    pub fn report(self, ctx: &Ctx) -> (u32, u64) {
+        match self {
+            Self::Pending(bytes) => (transfer::PENDING, bytes),
+            Self::Done(bytes) => (transfer::DONE, bytes),
+            Self::Failed(why) => {
+                ctx.host().report(&why);
+                (transfer::FAILED, 0)
+            }
+        }
+    }
 }
 
 impl Tickets {
@@ -52,13 +71,13 @@ impl Tickets {
     }
 
     /// The state, which is forgotten if it is final; `None` if there is no such ticket.
-    pub(crate) fn poll(&self, ticket: u64) -> Option<State> {
+    pub(crate) fn poll(&self, ticket: u64) -> Option<Progress> {
         let mut tickets = self.lock();
         let known = tickets.get_mut(&ticket)?;
         let state = match (known.failed.take(), known.pieces) {
-            (Some(why), _) => State::Failed(why),
-            (None, 0) => State::Done(known.bytes),
-            (None, _) => return Some(State::Pending(known.bytes)),
+            (Some(why), _) => Progress::Failed(why),
+            (None, 0) => Progress::Done(known.bytes),
+            (None, _) => return Some(Progress::Pending(known.bytes)),
         };
         tickets.remove(&ticket);
         Some(state)
@@ -83,20 +102,21 @@ impl Tickets {
 }
 
 /// A part of a put that one frame moves.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Piece {
     pub(crate) ticket: u64,
     pub(crate) frame: Frame,
-    pub(crate) from: *const u8,
+    /// What the offsets of an inline frame count from.
+    base: *const u8,
     attempts: u8,
 }
 
-// SAFETY: the bytes behind `from` are the host's, and stay as they are until the ticket is done or cancelled (contract).
+// SAFETY: the bytes behind `base` are the host's, and stay as they are until the ticket is done or cancelled (contract).
 unsafe impl Send for Piece {}
 
 impl Piece {
-    pub(crate) fn new(ticket: u64, frame: Frame, from: *const u8) -> Self {
-        Self { ticket, frame, from, attempts: 0 }
+    pub(crate) fn new(ticket: u64, frame: Frame, base: *const u8) -> Self {
+        Self { ticket, frame, base, attempts: 0 }
     }
 }
 
@@ -232,8 +252,8 @@ impl Shared {
                 continue;
             };
             let Some(piece) = lane.queue.pop_front() else { continue };
-            lane.flying.push_back(piece);
             lane.writing = Some(piece.ticket);
+            lane.flying.push_back(piece.clone());
             drop(lane);
             let sent = send(&stream, &piece);
             let mut lane = self.lock();
@@ -253,7 +273,7 @@ impl Shared {
         let stream = Stream::connect(&self.endpoint.address, self.patience.min(LIMIT))?;
         stream.limit(LIMIT, LIMIT)?;
         let hello = Hello { token: self.endpoint.token, segments: self.files.len() as u32 };
-        stream.send(&hello.encode(), &[])?;
+        stream.send_bytes(&hello.encode())?;
         send_files(stream.fd(), &self.files)?;
         let mut answer = [0; ACK];
         if stream.fill(&mut answer, || false)? {
@@ -342,19 +362,35 @@ impl Lane {
     }
 }
 
+/// Slices that are written in one call.
+const SLICES: usize = 64;
+
 fn send(stream: &Stream, piece: &Piece) -> io::Result<()> {
-    let header: [u8; FRAME] = piece.frame.encode();
-    if matches!(piece.frame.place, Place::Shared { .. }) {
-        return stream.send(&header, &[]);
+    let frame = &piece.frame;
+    let head = frame.encode();
+    if matches!(frame.place, Place::Shared(_)) {
+        return stream.send_bytes(&head);
     }
-    // SAFETY: the source is valid and unchanged until the ticket is done or cancelled, and `cancel` waits for this call.
-    let bytes = unsafe { std::slice::from_raw_parts(piece.from, piece.frame.bytes() as usize) };
-    let mut sum = Checksum::default();
-    let mut head = &header[..];
-    for block in bytes.chunks(BLOCK) {
-        sum.update(block);
-        stream.send(head, block)?;
-        head = &[];
+    let mut sum = Sum::default();
+    let mut slices = vec![IoSlice::new(&head)];
+    let mut bytes = 0;
+    for range in &frame.ranges {
+        // SAFETY: the source is valid and unchanged until the ticket is done or cancelled, and `cancel` waits for this call.
+        let source = unsafe {
+            std::slice::from_raw_parts(piece.base.add(range.offset as usize), frame.bytes_of(range) as usize)
+        };
+        for block in source.chunks(BLOCK) {
+            sum.update(block);
+            slices.push(IoSlice::new(block));
+            bytes += block.len();
+            if bytes >= BLOCK || slices.len() == SLICES {
+                stream.send(&mut slices)?;
+                slices.clear();
+                bytes = 0;
+            }
+        }
     }
-    stream.send(&sum.finish().to_le_bytes(), &[])
+    let sum = sum.finish().to_le_bytes();
+    slices.push(IoSlice::new(&sum));
+    stream.send(&mut slices)
 }

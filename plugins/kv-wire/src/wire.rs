@@ -1,14 +1,14 @@
 //! The functions of a transport between processes, over either medium.
 
-use crate::frame::{Frame, MOST, Place, SEGMENTS};
+use crate::frame::{Frame, MOST, Place, RANGES, Range, SEGMENTS};
 use crate::net::{Endpoint, Medium};
 use crate::receive::Receiver;
 use crate::regions::Regions;
 use crate::rooms::Rooms;
-use crate::send::{Peer, Piece, State, Tickets};
-use hotseam_sdk::abi::{Region, transfer};
+use crate::send::{Peer, Piece, Progress, Tickets};
+use hotseam_sdk::abi::Region;
 use hotseam_sdk::views::{Accept, Put};
-use hotseam_sdk::{Ctx, Error, Result};
+use hotseam_sdk::{Error, Result};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -167,29 +167,20 @@ impl Wire {
         Ok(&state.receiver.as_ref().expect("just started").endpoint)
     }
 
-    /// `poll`: state and bytes.
+    /// `poll`.
     ///
     /// # Errors
     /// If the ticket is not known.
-    pub fn poll(&self, ctx: &Ctx, ticket: u64) -> Result<(u32, u64)> {
-        let state = self.tickets.poll(ticket).ok_or_else(|| {
+    pub fn poll(&self, ticket: u64) -> Result<Progress> {
+        let progress = self.tickets.poll(ticket).ok_or_else(|| {
             Error::argument(format!(
                 "ticket {ticket} is not known: it was never given, was cancelled, or was reported already"
             ))
         })?;
-        if let State::Pending(bytes) = state {
-            return Ok((transfer::PENDING, bytes));
-        }
-        if self.state().owners.remove(&ticket) == Some(0) {
+        if !matches!(progress, Progress::Pending(_)) && self.state().owners.remove(&ticket) == Some(0) {
             self.rooms.close(OWN | ticket);
         }
-        match state {
-            State::Failed(why) => {
-                ctx.host().report(&why);
-                Ok((transfer::FAILED, 0))
-            }
-            State::Done(bytes) | State::Pending(bytes) => Ok((transfer::DONE, bytes)),
-        }
+        Ok(progress)
     }
 
     /// `cancel`.
@@ -263,35 +254,42 @@ impl Wire {
     }
 }
 
-/// The frames of a put: one for each contiguous range, or several where a range is longer than a frame may be.
+/// The frames of a put: one range for each contiguous run of items, or several where a run is longer than a frame may be.
 fn pieces(put: &Put<'_>, region: &Region, files: &[RawFd], room: u64, ticket: u64) -> Vec<Piece> {
     let item = region.item_bytes;
-    let most = (MOST / item.max(1)).max(1) as usize;
+    if item == 0 {
+        return Vec::new();
+    }
     let segment = files.iter().position(|file| *file == region.src_fd);
+    let (place, start) = match segment {
+        Some(segment) => (Place::Shared(segment as u32), region.src_offset),
+        None => (Place::Inline, 0),
+    };
+    let most = (place.most() / item).max(1) as usize;
     let mut pieces = Vec::new();
+    let mut ranges: Vec<Range> = Vec::new();
+    let mut held = 0;
+    let mut close = |ranges: &mut Vec<Range>| {
+        if !ranges.is_empty() {
+            let ranges = std::mem::take(ranges);
+            let (component, layer, item_bytes) = (put.component, put.layer, item as u32);
+            let frame = Frame { seq: 0, room, component, layer, item_bytes, place, ranges };
+            pieces.push(Piece::new(ticket, frame, region.src));
+        }
+    };
     for run in put.runs() {
         let mut at = 0;
-        while at < run.items && item > 0 {
-            let items = most.min(run.items - at);
-            let from = (run.src as usize + at) as u64 * item;
-            let place = match segment {
-                Some(segment) => Place::Shared { segment: segment as u32, offset: region.src_offset + from },
-                None => Place::Inline,
-            };
-            let frame = Frame {
-                seq: 0,
-                room,
-                component: put.component,
-                layer: put.layer,
-                first: (run.dst as usize + at) as u32,
-                items: items as u32,
-                item_bytes: item as u32,
-                place,
-            };
-            // SAFETY: the item is inside the sending side, as `check` saw.
-            pieces.push(Piece::new(ticket, frame, unsafe { region.src.add(from as usize) }));
-            at += items;
+        while at < run.items {
+            if held == most || ranges.len() == RANGES {
+                close(&mut ranges);
+                held = 0;
+            }
+            let items = (most - held).min(run.items - at);
+            let offset = start + (run.src as usize + at) as u64 * item;
+            ranges.push(Range { first: (run.dst as usize + at) as u32, items: items as u32, offset });
+            (at, held) = (at + items, held + items);
         }
     }
+    close(&mut ranges);
     pieces
 }

@@ -87,6 +87,12 @@ async fn serve(config: Config, source: ConfigSource) -> Result<u8, Failure> {
         "serving {name} on http://{address}\nadmin socket {path}\nswap with:  hotseam swap SELECTOR VARIANT --admin {path}",
         path = admin_path.display()
     ));
+    if let Some(control) = engine.control() {
+        terminal::talk(&format!(
+            "prefill worker: bootstrap registry on port {}, control on {control}",
+            address.port()
+        ));
+    }
     if let Some(address) = tcp_address {
         terminal::talk(&format!("admin listener http://{address}, with a token"));
     }

@@ -251,7 +251,10 @@ impl Scheduler {
         let ticket = &self.running[index].ticket;
         let room = ticket.room();
         tracing::warn!(code, room, "request failed: {message}");
-        ticket.fail(code, message);
+        // Whoever asked for a held prompt has had the last event.
+        if !self.is_held(index) {
+            ticket.fail(code, message);
+        }
         if let (Pair::Prefill(end), Some(room)) = (&mut self.pair, room) {
             end.turn_away(room, code, message);
         }

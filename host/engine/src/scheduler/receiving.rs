@@ -9,7 +9,7 @@ use crate::sequence::{Next, Picked, Sequence, Stage, Ticket};
 use crossbeam_channel::Receiver;
 use hotseam_abi::{AcceptArgs, Region, phase};
 use hotseam_kv::{Code, LayerCode, LayerLayout, PhaseCode, SeqKv};
-use hotseam_pd::{DecodeEvent, DecodeSide, Done, Reserve, Writer};
+use hotseam_pd::{DecodeEvent, DecodeSide, Done, Reserve, Writer, WriterLayer};
 use hotseam_slots::Snapshot;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -82,23 +82,17 @@ impl DecodeEnd {
             Arc::new(Code { variant: variant.clone(), hash: hash.clone() })
         };
         let codes: Vec<Arc<Code>> = writer.codes.iter().map(code).collect();
-        let layer = |(store, core, compress, index_compress, select): &(
-            usize,
-            usize,
-            Option<usize>,
-            Option<usize>,
-            Option<usize>,
-        )| {
+        let layer = |of: &WriterLayer| {
             let maybe = |index: &Option<usize>| match index {
                 None => Some(None),
                 Some(index) => codes.get(*index).cloned().map(Some),
             };
             Some(LayerCode {
-                store: codes.get(*store)?.clone(),
-                compress: maybe(compress)?,
-                core: codes.get(*core)?.clone(),
-                index_compress: maybe(index_compress)?,
-                select: maybe(select)?,
+                store: codes.get(of.store)?.clone(),
+                compress: maybe(&of.compress)?,
+                core: codes.get(of.core)?.clone(),
+                index_compress: maybe(&of.index_compress)?,
+                select: maybe(&of.select)?,
             })
         };
         let layers = writer.layers.iter().map(layer).collect::<Option<Vec<_>>>()?;

@@ -11,7 +11,7 @@ use crate::watch::StepFault;
 use crossbeam_channel::{Receiver, Sender};
 use hotseam_abi::{PollArgs, component, transfer};
 use hotseam_kv::{Items, KvStore, LayerLayout};
-use hotseam_pd::{Done, Fingerprint, PrefillEvent, Reserve, Sums, ToDecode, Writer};
+use hotseam_pd::{Done, Fingerprint, PrefillEvent, Reserve, Sums, ToDecode, Writer, WriterLayer};
 use hotseam_slots::{CallError, Snapshot, TransportCell};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -375,10 +375,9 @@ impl Scheduler {
     /// Gives the client the first token, which is all that a prefill worker says.
     fn answer(&mut self, index: usize, picked: Picked) {
         let number = self.running[index].ticket.room();
-        if let Some(room) = number.and_then(|number| self.sending().rooms.get_mut(&number)) {
-            if std::mem::replace(&mut room.answered, true) {
-                return;
-            }
+        let room = number.and_then(|number| self.sending().rooms.get_mut(&number));
+        if room.is_some_and(|room| std::mem::replace(&mut room.answered, true)) {
+            return;
         }
         if let Next::Feed(_) = self.running[index].take(picked) {
             self.running[index].finish(FinishReason::Length);
@@ -696,9 +695,10 @@ fn writers(sequence: &Sequence) -> Vec<Writer> {
             })
         };
         let layers = run.writer.layers.iter().map(|layer| {
+            let (store, core) = (index(&layer.store), index(&layer.core));
             let mut maybe = |code: &Option<Arc<hotseam_kv::Code>>| code.as_ref().map(|code| index(code));
-            let rest = (maybe(&layer.compress), maybe(&layer.index_compress), maybe(&layer.select));
-            (index(&layer.store), index(&layer.core), rest.0, rest.1, rest.2)
+            let (compress, index_compress) = (maybe(&layer.compress), maybe(&layer.index_compress));
+            WriterLayer { store, core, compress, index_compress, select: maybe(&layer.select) }
         });
         let layers = layers.collect();
         let digest = run.writer.digest.iter().map(|byte| format!("{byte:02x}")).collect();

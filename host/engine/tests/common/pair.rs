@@ -1,9 +1,10 @@
 //! A prefill and a decode engine in this process that meet over the loopback, as two processes would.
 #![allow(dead_code, reason = "no test uses all of it")]
 
-use super::{plugins, rule, sizes, stock};
+use crate::common::{engine_of, model, plugins, rule, sizes, stock};
 use hotseam_engine::{Bootstrap, Engine, EngineConfig, Event, Handle, PdSettings, Request, Role, Topology};
 use hotseam_loader::Loader;
+use hotseam_model::Model;
 use hotseam_pd::Registry;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -96,6 +97,25 @@ pub(crate) fn over(transport: &str) -> Vec<hotseam_slots::Rule> {
 
 /// An engine of a role, of the sizes that tests have.
 pub(crate) fn worker(role: Role, transport: &str, change: impl Fn(&mut EngineConfig)) -> Engine {
+    worker_with(role, over(transport), change)
+}
+
+/// As [`worker`], with these rules.
+pub(crate) fn worker_with(
+    role: Role,
+    rules: Vec<hotseam_slots::Rule>,
+    change: impl Fn(&mut EngineConfig),
+) -> Engine {
+    worker_of(model(), role, rules, change)
+}
+
+/// As [`worker_with`], of this model.
+pub(crate) fn worker_of(
+    model: Arc<Model>,
+    role: Role,
+    rules: Vec<hotseam_slots::Rule>,
+    change: impl Fn(&mut EngineConfig),
+) -> Engine {
     let pd = PdSettings {
         bootstrap_timeout: Duration::from_secs(20),
         waiting_timeout: Duration::from_secs(60),
@@ -104,7 +124,7 @@ pub(crate) fn worker(role: Role, transport: &str, change: impl Fn(&mut EngineCon
     let mut config = EngineConfig { role, pd, topology: Topology::Paired, ..sizes() };
     change(&mut config);
     let loader = Loader::new(vec![plugins()]).expect("a plugin directory; build the plugins first");
-    super::engine_with(config, loader, over(transport))
+    engine_of(model, config, loader, rules)
 }
 
 impl PairOf {

@@ -44,7 +44,7 @@ impl KvTransport for Shm {
     }
 
     fn poll(&self, ctx: &Ctx, ticket: u64) -> Result<(u32, u64)> {
-        self.0.poll(ctx, ticket)
+        Ok(self.0.poll(ticket)?.report(ctx))
     }
 
     fn cancel(&self, _ctx: &Ctx, ticket: u64) -> Result<()> {

@@ -53,7 +53,7 @@ impl KvTransport for Tcp {
     }
 
     fn poll(&self, ctx: &Ctx, ticket: u64) -> Result<(u32, u64)> {
-        self.0.poll(ctx, ticket)
+        Ok(self.0.poll(ticket)?.report(ctx))
     }
 
     fn cancel(&self, _ctx: &Ctx, ticket: u64) -> Result<()> {
