@@ -1,6 +1,6 @@
 //! Sequences in a batch do not see each other: eight at once give what each gives alone, bit for bit.
 
-use hotseam_engine::{EngineConfig, Request, Sampling, Topology};
+use hotseam_engine::{EngineConfig, Event, Request, Sampling, Topology};
 use hotseam_tests::{Checkpoint, all, config, engine, goldens, logits, tapped};
 
 /// Eight requests whose lengths, positions and chunks all differ.
@@ -79,6 +79,45 @@ fn a_reused_prefill_gives_the_same_answer() {
                 if round == 0 { length as u64 } else { 0 },
                 "prompt tokens that ran, round {round}"
             );
+        }
+    }
+}
+
+/// `logits` as natural-log probabilities.
+fn probabilities(logits: &[f32]) -> Vec<f64> {
+    let top = logits.iter().copied().fold(f32::MIN, f32::max);
+    let sum: f64 = logits.iter().map(|logit| f64::from(logit - top).exp()).sum();
+    logits.iter().map(|logit| f64::from(logit - top) - sum.ln()).collect()
+}
+
+#[test]
+fn probabilities_of_the_prompt_are_those_of_its_rows() {
+    let engine = engine(Checkpoint::Nano, all("cpu-stock"), config());
+    let prompt = &goldens::ladder(Checkpoint::Nano).tokens[..700];
+    let rows = logits(engine.submit(tapped(prompt)).unwrap());
+    // Within the first chunk, on its last row, in the next one; the first token has none, and the last row tells of no token of
+    // the prompt.
+    for start in [0, 1, 500, 512, 513, 699, 700] {
+        let request =
+            Request { prompt_logprobs: Some(start), logprobs: 2, ..Request::greedy(prompt.to_vec(), 3) };
+        let handle = engine.submit(request).unwrap();
+        let mut told = Vec::new();
+        let mut tokens = 0;
+        while let Some(event) = handle.recv() {
+            match event {
+                Event::Prompt { id, logprob, top } => told.push((id, logprob, top)),
+                Event::Token { .. } => tokens += 1,
+                Event::Done { .. } => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((told.len(), tokens), (700 - start.clamp(1, 700), 3), "from {start}");
+        for (at, (id, logprob, top)) in told.iter().enumerate() {
+            let position = start.max(1) + at;
+            let expected = probabilities(&rows[position - 1].1);
+            assert_eq!(*id, prompt[position]);
+            assert!((f64::from(*logprob) - expected[*id as usize]).abs() < 1e-4, "position {position}");
+            assert!((f64::from(top[0].1) - expected.iter().copied().fold(f64::MIN, f64::max)).abs() < 1e-4);
         }
     }
 }

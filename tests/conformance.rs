@@ -58,6 +58,8 @@ const VARIANTS: &[(&str, &[(&str, &str)])] = &[
     ("mhc/cpu-stock", &[]),
     ("mhc/cpu-bf16-gemm", &[]),
     ("kv_transport/local", &[]),
+    ("kv_transport/tcp", &[]),
+    ("kv_transport/shm", &[]),
 ];
 
 /// What conformance must say of a planted fault.
@@ -119,6 +121,13 @@ const FAULTS: &[(&str, &str, &str, Flag)] = &[
     ("faulty/kv_transport", "race", "kv_transport", Flag::Fails),
     ("faulty/kv_transport", "page-size", "kv_transport", Flag::Fails),
     ("faulty/kv_transport", "state-dropped", "kv_transport", Flag::Fails),
+    ("faulty/kv_transport", "component-dropped", "kv_transport", Flag::Fails),
+    ("faulty/kv_transport", "layer-offset", "kv_transport", Flag::Fails),
+    ("faulty/kv_transport", "ring-size", "kv_transport", Flag::Fails),
+    ("faulty/kv_transport", "truncated-page", "kv_transport", Flag::Fails),
+    ("faulty/kv_transport", "bit-flip", "kv_transport", Flag::Fails),
+    ("faulty/kv_transport", "reorder", "kv_transport", Flag::Fails),
+    ("faulty/kv_transport", "stray-page", "kv_transport", Flag::Fails),
     ("faulty/kv_transport", "short-count", "kv_transport", Flag::Fails),
     ("faulty/kv_transport", "panic", "kv_transport", Flag::Fails),
 ];

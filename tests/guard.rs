@@ -44,7 +44,7 @@ fn hear(handle: Handle) -> Heard {
             Some(Event::Logits { position, logits }) => rows.push((position, logits)),
             Some(Event::Failed { code, message }) => return (rows, Some((code, message))),
             Some(Event::Done { .. }) | None => return (rows, None),
-            Some(Event::Token { .. }) => {}
+            Some(Event::Token { .. } | Event::Prompt { .. }) => {}
         }
     }
 }

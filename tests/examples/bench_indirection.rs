@@ -70,7 +70,7 @@ fn decode(engine: &Engine, tokens: &[u32]) -> f64 {
         match handle.recv() {
             Some(Event::Token { .. }) => drop(first.get_or_insert_with(Instant::now)),
             Some(Event::Failed { code, message }) => panic!("{code}: {message}"),
-            Some(Event::Logits { .. }) => {}
+            Some(Event::Logits { .. } | Event::Prompt { .. }) => {}
             Some(Event::Done { .. }) | None => break,
         }
     }

@@ -5,6 +5,7 @@
 
 pub mod goldens;
 pub mod http;
+pub mod routers;
 
 use hotseam_checkpoint::random::Preset;
 use hotseam_engine::{Engine, EngineConfig, Event, Handle, Request, Topology};
@@ -112,7 +113,7 @@ pub fn logits(handle: Handle) -> Vec<(u32, Vec<f32>)> {
     loop {
         match handle.recv() {
             Some(Event::Logits { position, logits }) => rows.push((position, logits)),
-            Some(Event::Token { .. }) => {}
+            Some(Event::Token { .. } | Event::Prompt { .. }) => {}
             Some(Event::Done { .. }) => return rows,
             Some(Event::Failed { code, message }) => panic!("{code}: {message}"),
             None => panic!("the engine stopped"),

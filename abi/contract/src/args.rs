@@ -2,7 +2,7 @@
 //! unless a field says otherwise, and f32 unless it names another dtype.
 
 use crate::plugin::HostServicesV1;
-use crate::{TensorRef, WeightRef};
+use crate::{TensorRef, Text, WeightRef};
 use abi_stable::StableAbi;
 
 /// Phases of a step. A step has one phase; rows of different phases are never mixed in one call.
@@ -460,7 +460,8 @@ pub mod component {
     pub const NAMES: &[&str] = &["swa", "c4", "c128", "index_keys", "c4_state", "c128_state", "index_state"];
 }
 
-/// One side of a component of one layer: `items` of equal size.
+/// A component of one layer: `items` of equal size. Where the two sides are in two processes each registers its own, and
+/// the side that is elsewhere is null and has no items.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug)]
 pub struct Region {
@@ -478,6 +479,11 @@ pub struct Region {
     pub src_items: u64,
     /// Items on the receiving side.
     pub dst_items: u64,
+    /// Byte of `src_fd` at which `src` lies.
+    pub src_offset: u64,
+    /// File of shared memory that the sending side lies in, for transports that map it into another process; -1 for none.
+    /// It stays the host's and open until the next register.
+    pub src_fd: i32,
 }
 
 /// `kv_transport.register`: names all regions once, before the first put; a second call replaces them.
@@ -496,7 +502,8 @@ pub struct RegisterArgs {
 /// `kv_transport.put`: start to move items of one component and layer for one request.
 ///
 /// Item `src_items[i]` is copied to `dst_items[i]`. Completion is seen by `poll`; until then the source must not
-/// change and the destination must not be read. Puts of one room may complete in any order.
+/// change and the destination must not be read. Puts of one room may complete in any order. A put that cannot be made
+/// because of the other side is no error of the call: its ticket fails.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug)]
 pub struct PutArgs {
@@ -516,6 +523,8 @@ pub struct PutArgs {
     pub dst_items: *const i32,
     /// Set to a ticket that is unique for the instance.
     pub ticket: *mut u64,
+    /// Number of the receiving side, as `connect` gave it; 0 for the one that is registered with this instance.
+    pub peer: u64,
 }
 
 /// States of a transfer. A state only rises; `FAILED` is final.
@@ -528,7 +537,8 @@ pub mod transfer {
     pub const FAILED: u32 = 2;
 }
 
-/// `kv_transport.poll`: state of a ticket. Tickets are forgotten after they were reported done or failed.
+/// `kv_transport.poll`: state of a ticket. Tickets are forgotten after they were reported done or failed. The reason of a
+/// failure, if there is one to tell, is given to [`HostServicesV1::error`] in the call that reports it.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug)]
 pub struct PollArgs {
@@ -540,4 +550,64 @@ pub struct PollArgs {
     pub ticket: u64,
     /// Set to the bytes moved so far.
     pub bytes: u64,
+}
+
+/// `kv_transport.endpoint`: where other instances of the transport reach the receiving side of this one. May allocate, and
+/// begins to listen where it did not.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct EndpointArgs {
+    /// Bytes of this struct known to the host.
+    pub size: u32,
+    /// Bytes that `text` has room for.
+    pub capacity: u32,
+    /// `[capacity]` set to UTF-8 text that only this transport reads, in one line.
+    pub text: *mut u8,
+    /// Set to its bytes.
+    pub len: u32,
+}
+
+/// `kv_transport.connect`: names a receiving side in another instance. Must not wait for it: what cannot be reached fails the
+/// tickets of its puts. The same text gives the same number.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct ConnectArgs {
+    /// Bytes of this struct known to the host.
+    pub size: u32,
+    /// What the other instance's `endpoint` gave.
+    pub endpoint: Text,
+    /// Set to the number for [`PutArgs::peer`], at least 1.
+    pub peer: u64,
+}
+
+/// `kv_transport.accept`: from now on other instances may write these items for a room. Nothing else is ever written.
+/// Called once for each component and layer of a room, before the other side learns of them.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct AcceptArgs {
+    /// Bytes of this struct known to the host.
+    pub size: u32,
+    /// One of [`component`].
+    pub component: u32,
+    /// Layer number in the checkpoint.
+    pub layer: u32,
+    /// Number of items.
+    pub n_items: u32,
+    /// `bootstrap_room` of the request.
+    pub room: u64,
+    /// `[n_items]` on the receiving side.
+    pub items: *const i32,
+}
+
+/// `kv_transport.close`: ends a room on the receiving side. After it returns nothing is written for the room. A room that is
+/// not known has no items.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct CloseArgs {
+    /// Bytes of this struct known to the host.
+    pub size: u32,
+    /// `bootstrap_room` of the request.
+    pub room: u64,
+    /// Set to the number of items that were written whole, each counted once.
+    pub items: u64,
 }

@@ -6,7 +6,8 @@
 //!
 //! # Rules that hold for every function
 //! * **Thread**: step functions run on the engine thread, or on one thread the host names; never two at once on one
-//!   instance. Inside a call a plugin spreads work only through [`HostServicesV1::parallel_for`]; it owns no pool.
+//!   instance. Inside a call a plugin spreads work only through [`HostServicesV1::parallel_for`]; it owns no pool. A transport
+//!   may have threads that serve its connections; they end with the instance.
 //! * **Stream**: `StepCtx::stream` is 0 on the CPU. On a device a call enqueues on that stream and does not wait.
 //! * **Allocation**: step functions do not allocate once warm; scratch that grows to the largest shape seen is allowed.
 //! * **Aliasing**: outputs never alias inputs unless the argument says so.
@@ -29,7 +30,7 @@ pub use plugin::*;
 pub use tensor::*;
 
 /// Number of this contract draft. Host and plugin must have the same number.
-pub const CONTRACT: u32 = 2;
+pub const CONTRACT: u32 = 3;
 
 /// Name of the symbol by which a C or C++ plugin hands over its [`PluginV1`]:
 /// `const PluginV1 *hotseam_plugin_v1(void)`.

@@ -144,7 +144,8 @@ pub struct MhcV1 {
     pub head: Option<extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *const MhcHeadArgs) -> i32>,
 }
 
-/// Functions of the `kv_transport` seam. They run on one host thread; `put` must not wait for completion.
+/// Functions of the `kv_transport` seam. They run on one host thread; `put` must not wait for completion. The last four come
+/// together: a transport that lacks them has both sides in one process.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct KvTransportV1 {
@@ -155,8 +156,18 @@ pub struct KvTransportV1 {
     pub put: Option<extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *const PutArgs) -> i32>,
     /// See [`PollArgs`].
     pub poll: Option<extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *mut PollArgs) -> i32>,
-    /// Gives a ticket up: after it returns the destination is not written any more. Unknown tickets are fine.
+    /// Gives a ticket up: after it returns the source is not read and the destination is not written any more, as far as they
+    /// are registered here; a destination elsewhere is closed there. Unknown tickets are fine.
     pub cancel: Option<extern "C" fn(this: *mut c_void, ctx: *const StepCtx, ticket: u64) -> i32>,
+    /// See [`EndpointArgs`].
+    pub endpoint:
+        Option<extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *mut EndpointArgs) -> i32>,
+    /// See [`ConnectArgs`].
+    pub connect: Option<extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *mut ConnectArgs) -> i32>,
+    /// See [`AcceptArgs`].
+    pub accept: Option<extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *const AcceptArgs) -> i32>,
+    /// See [`CloseArgs`].
+    pub close: Option<extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *mut CloseArgs) -> i32>,
 }
 
 /// Everything a plugin hands to the host. Static for the life of the process.

@@ -73,7 +73,10 @@ macro_rules! __with_seam {
     (kv_transport, $entry:ident, $plugin:ty, $($op:ident),+) => {
         $entry.seam = $crate::abi::seam::KV_TRANSPORT;
         $entry.kv_transport = $crate::__vtable!(kv_transport, KvTransportV1,
-            $crate::abi::KvTransportV1 { register: None, put: None, poll: None, cancel: None }, $plugin, $($op),+);
+            $crate::abi::KvTransportV1 {
+                register: None, put: None, poll: None, cancel: None,
+                endpoint: None, connect: None, accept: None, close: None,
+            }, $plugin, $($op),+);
     };
 }
 

@@ -30,8 +30,9 @@ impl Host {
         (self.services.log)(self.services.ctx, log_level::INFO, text(target), text(message));
     }
 
-    /// Sets the error text of the running call.
-    pub(crate) fn report(&self, message: &str) {
+    /// Sets the error text of the running call: gives the host the text of a failure. The shims do it for errors that are returned; a transport does it for a ticket
+    /// that it reports as failed.
+    pub fn report(&self, message: &str) {
         (self.services.error)(self.services.ctx, text(message));
     }
 }

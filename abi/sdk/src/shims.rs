@@ -103,7 +103,7 @@ pub mod kv_transport {
     use super::*;
     use crate::KvTransport;
     use crate::tensor::raw;
-    use crate::views::Put;
+    use crate::views::{Accept, Put};
 
     /// Shim of `kv_transport.register`.
     pub extern "C" fn register<P: KvTransport>(
@@ -155,6 +155,73 @@ pub mod kv_transport {
     /// Shim of `kv_transport.cancel`.
     pub extern "C" fn cancel<P: KvTransport>(this: *mut c_void, ctx: *const StepCtx, ticket: u64) -> i32 {
         call::<P, _>(this, ctx, &raw const ticket, |p, ctx, ticket| p.cancel(ctx, *ticket))
+    }
+
+    /// Shim of `kv_transport.endpoint`.
+    pub extern "C" fn endpoint<P: KvTransport>(
+        this: *mut c_void,
+        ctx: *const StepCtx,
+        args: *mut EndpointArgs,
+    ) -> i32 {
+        call::<P, _>(this, ctx, args.cast_const(), |p, ctx, a| {
+            let (text, capacity, room) = (p.endpoint(ctx)?, a.capacity as usize, a.text);
+            if text.len() > capacity {
+                let message = format!("the endpoint has {} bytes, the host takes {capacity}", text.len());
+                return Err(Error::internal(message));
+            }
+            // SAFETY: the host passes a writable struct and `capacity` writable bytes; `a` is not used any more.
+            unsafe {
+                room.copy_from_nonoverlapping(text.as_ptr(), text.len());
+                (*args).len = text.len() as u32;
+            }
+            Ok(())
+        })
+    }
+
+    /// Shim of `kv_transport.connect`.
+    pub extern "C" fn connect<P: KvTransport>(
+        this: *mut c_void,
+        ctx: *const StepCtx,
+        args: *mut ConnectArgs,
+    ) -> i32 {
+        // SAFETY: the host passes a readable struct.
+        let endpoint = unsafe { (*args).endpoint };
+        call::<P, _>(this, ctx, &raw const endpoint, |p, ctx, text| {
+            // SAFETY: the host passes borrowed text.
+            let bytes = unsafe { raw(text.ptr, text.len, "endpoint")? };
+            let text =
+                std::str::from_utf8(bytes).map_err(|_| Error::argument("the endpoint is not UTF-8"))?;
+            let peer = p.connect(ctx, text)?;
+            // SAFETY: the host passes a writable struct, to which no reference lives.
+            unsafe { (*args).peer = peer };
+            Ok(())
+        })
+    }
+
+    /// Shim of `kv_transport.accept`.
+    pub extern "C" fn accept<P: KvTransport>(
+        this: *mut c_void,
+        ctx: *const StepCtx,
+        args: *const AcceptArgs,
+    ) -> i32 {
+        // SAFETY: the host passes arguments as the contract says.
+        call::<P, _>(this, ctx, args, |p, ctx, a| p.accept(ctx, unsafe { Accept::from_raw(a)? }))
+    }
+
+    /// Shim of `kv_transport.close`.
+    pub extern "C" fn close<P: KvTransport>(
+        this: *mut c_void,
+        ctx: *const StepCtx,
+        args: *mut CloseArgs,
+    ) -> i32 {
+        // SAFETY: the host passes a readable struct.
+        let room = unsafe { (*args).room };
+        call::<P, _>(this, ctx, &raw const room, |p, ctx, room| {
+            let items = p.close(ctx, *room)?;
+            // SAFETY: the host passes a writable struct, to which no reference lives.
+            unsafe { (*args).items = items };
+            Ok(())
+        })
     }
 }
 

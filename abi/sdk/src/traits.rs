@@ -133,4 +133,20 @@ pub trait KvTransport: Plugin {
     fn cancel(&self, _ctx: &Ctx, _ticket: u64) -> Result<()> {
         Ok(())
     }
+    /// See [`hotseam_abi::EndpointArgs`]; returns the text.
+    fn endpoint(&self, _ctx: &Ctx) -> Result<String> {
+        not_served("kv_transport.endpoint")
+    }
+    /// See [`hotseam_abi::ConnectArgs`]; returns the number of the peer.
+    fn connect(&self, _ctx: &Ctx, _endpoint: &str) -> Result<u64> {
+        not_served("kv_transport.connect")
+    }
+    /// See [`hotseam_abi::AcceptArgs`].
+    fn accept(&self, _ctx: &Ctx, _a: views::Accept<'_>) -> Result<()> {
+        not_served("kv_transport.accept")
+    }
+    /// See [`hotseam_abi::CloseArgs`]; returns the items written.
+    fn close(&self, _ctx: &Ctx, _room: u64) -> Result<u64> {
+        not_served("kv_transport.close")
+    }
 }

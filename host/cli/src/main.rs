@@ -38,6 +38,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Rollback(args) => commands::live::rollback(&args),
         Command::Reload(args) => commands::live::reload(&args),
         Command::Trace(args) if args.capture.capture.is_some() => commands::capture::run(&args),
+        Command::Trace(args) if args.capture.kv => commands::kv_map::run(&args),
         Command::Trace(args) => commands::live::trace(&args),
         Command::Needle(args) => commands::needle::run(&args),
         Command::Compare(args) => commands::compare::run(&args),

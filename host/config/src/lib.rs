@@ -9,6 +9,7 @@
 
 mod admin;
 mod assignments;
+mod disaggregation;
 mod document;
 mod error;
 mod json_schema;
@@ -26,6 +27,7 @@ use origin::Origin;
 
 pub use admin::AdminTcpSection;
 pub use assignments::{Assignment, Assignments, DEFAULT_ASSIGNMENT, RuleText, valid_assignment_name};
+pub use disaggregation::{DisaggregationSection, Role};
 pub use document::quoted;
 pub use error::{ConfigError, InvalidValue, Place};
 pub use json_schema::json_schema;

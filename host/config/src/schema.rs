@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::admin::AdminTcpSection;
 use crate::assignments::Assignments;
+use crate::disaggregation::{DisaggregationSection, Role};
 use crate::document::{Fault, FieldPath, Step, quoted};
 use crate::error::ConfigError;
 use crate::names;
@@ -29,6 +30,9 @@ pub struct Config {
     /// Sizes of the engine.
     #[serde(default)]
     pub engine: EngineSection,
+    /// Prefill and decode in different workers.
+    #[serde(default)]
+    pub disaggregation: DisaggregationSection,
     /// Where plugin files are found, and what is asked of them.
     #[serde(default)]
     pub plugins: PluginsSection,
@@ -226,6 +230,14 @@ impl Config {
     /// Refuses names of assignments that do not exist.
     pub(crate) fn check_references(&self) -> Result<(), Fault> {
         self.assignments.check()?;
+        if self.disaggregation.role != Role::Single && self.engine.topology != Topology::Paired {
+            return Err(Fault {
+                path: FieldPath(["disaggregation", "role"].map(|key| Step::Key(key.to_owned())).to_vec()),
+                message: "this role hands KV over, and `engine.topology` is single".to_owned(),
+                hint: Some("set `engine.topology: paired`".to_owned()),
+                at_key: false,
+            });
+        }
         let Some(bisect) = &self.bisect else { return Ok(()) };
         self.check_sizes(bisect)?;
         for (field, name) in [("good", &bisect.good), ("bad", &bisect.bad)] {

@@ -59,7 +59,7 @@ x.yaml:2:1: unknown field `zzzzzzzz`
 2 | zzzzzzzz: { listen: 127.0.0.1:8000, admin: null }
   | ^
   field: zzzzzzzz
-  help: known: model, server, engine, plugins, assignments, needle, bisect",
+  help: known: model, server, engine, disaggregation, plugins, assignments, needle, bisect",
     );
     expect(
         &with("{ select: mhc, use", "{ select: mhc, uses"),
@@ -442,7 +442,7 @@ fn overrides_are_blamed_by_argument() {
         "\
 --set engin.max_seqs=4: unknown field `engin`
   field: engin
-  help: did you mean `engine`? known: model, server, engine, plugins, assignments, needle, bisect",
+  help: did you mean `engine`? known: model, server, engine, disaggregation, plugins, assignments, needle, bisect",
     );
     expect(
         GOOD,

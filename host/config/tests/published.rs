@@ -30,7 +30,9 @@ fn shipped(name: &str) -> Value {
 #[test]
 fn shipped_files_are_valid_as_written_and_with_defaults_filled_in() {
     let published = published();
-    for name in ["quickstart.yaml", "context-loss.yaml", "seed-replay.yaml"] {
+    for name in
+        ["quickstart.yaml", "context-loss.yaml", "seed-replay.yaml", "pd-prefill.yaml", "pd-decode.yaml"]
+    {
         let value = shipped(name);
         assert_eq!(schema::errors(&published, &value), [""; 0], "{name}");
         let text = serde_yaml::to_string(&value).unwrap();
@@ -62,6 +64,10 @@ fn broken_values_are_refused_by_schema_and_reader() {
         ("/engine/pages", "0"),
         ("/engine/topology", r#""pared""#),
         ("/engine/guard", r#""often""#),
+        ("/disaggregation", r#"{"role": "router"}"#),
+        ("/disaggregation", r#"{"listen": "localhost"}"#),
+        ("/disaggregation", r#"{"bootstrap_timeout_seconds": 0}"#),
+        ("/disaggregation", r#"{"roles": "single"}"#),
         ("/engine/chunks", "512"),
         ("/plugins/dirs", r#""x""#),
         ("/assignments", r#"{"lives": []}"#),

@@ -6,6 +6,8 @@
 pub struct StopMatcher {
     stops: Vec<String>,
     held: String,
+    /// Index of the one that was found.
+    found: Option<usize>,
 }
 
 /// What [`StopMatcher::push`] found.
@@ -20,19 +22,31 @@ pub struct Stopped {
 impl StopMatcher {
     /// A matcher for `stops`; empty strings are ignored.
     pub fn new(stops: impl IntoIterator<Item = String>) -> Self {
-        Self { stops: stops.into_iter().filter(|stop| !stop.is_empty()).collect(), held: String::new() }
+        Self {
+            stops: stops.into_iter().filter(|stop| !stop.is_empty()).collect(),
+            held: String::new(),
+            found: None,
+        }
     }
 
     /// Adds `piece` and gives what can be shown.
     pub fn push(&mut self, piece: &str) -> Stopped {
         self.held.push_str(piece);
-        if let Some(at) = self.stops.iter().filter_map(|stop| self.held.find(stop)).min() {
+        let hits =
+            self.stops.iter().enumerate().filter_map(|(index, stop)| Some((self.held.find(stop)?, index)));
+        if let Some((at, index)) = hits.min() {
+            self.found = Some(index);
             self.held.truncate(at);
             return Stopped { text: std::mem::take(&mut self.held), stopped: true };
         }
         let keep = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
         let rest = self.held.split_off(self.held.len() - keep);
         Stopped { text: std::mem::replace(&mut self.held, rest), stopped: false }
+    }
+
+    /// The stop string that was found.
+    pub fn matched(&self) -> Option<&str> {
+        self.found.map(|index| self.stops[index].as_str())
     }
 
     /// The text held back, when the sequence ends without a stop string.
@@ -80,6 +94,13 @@ mod tests {
     fn the_earliest_stop_wins() {
         assert_eq!(run(&["world", "o"], &["hello world"]), ("hell".into(), true));
         assert_eq!(run(&["b", "ab"], &["xab"]), ("x".into(), true));
+    }
+
+    #[test]
+    fn the_found_string_is_named() {
+        let mut matcher = StopMatcher::new(["b".to_owned(), "ab".to_owned()]);
+        assert_eq!((matcher.push("xa").stopped, matcher.matched()), (false, None));
+        assert_eq!((matcher.push("b").stopped, matcher.matched()), (true, Some("ab")));
     }
 
     #[test]

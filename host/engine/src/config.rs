@@ -1,9 +1,32 @@
 //! Sizes and topology of an engine.
 
-use crate::{EngineError, SwapSettings};
+use crate::{EngineError, PdSettings, SwapSettings};
 use hotseam_kv::PAGE_TOKENS;
 use hotseam_model::ModelConfig;
 pub use hotseam_slots::Topology;
+use std::fmt;
+
+/// What a worker does of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Role {
+    /// All of it.
+    #[default]
+    Single,
+    /// Prompts, whose KV it sends to decode workers.
+    Prefill,
+    /// Answers, over KV that prefill workers send.
+    Decode,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Single => "single",
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        })
+    }
+}
 
 /// Sizes and topology of an engine.
 #[derive(Debug, Clone)]
@@ -18,6 +41,10 @@ pub struct EngineConfig {
     pub pages: Option<usize>,
     /// One store, or a prefill and a decode store with a hand-off between them.
     pub topology: Topology,
+    /// What this worker does of a request.
+    pub role: Role,
+    /// How a prefill or decode worker meets others, and whether hand-offs are audited.
+    pub pd: PdSettings,
     /// Entries that the indexer keeps, in place of the checkpoint's number.
     pub index_topk: Option<usize>,
     /// Bytes of saved prefill states that requests with `reuse_prefill` may start from.
@@ -40,6 +67,8 @@ impl Default for EngineConfig {
             chunk: 512,
             pages: None,
             topology: Topology::Single,
+            role: Role::Single,
+            pd: PdSettings::default(),
             index_topk: None,
             prefix_cache_bytes: 256 << 20,
             guard: false,
@@ -94,6 +123,11 @@ impl EngineConfig {
                 format!("at least {least} for one sequence of max_context"),
                 self.total_pages(),
             );
+        }
+        if self.role != Role::Single && self.topology != Topology::Paired {
+            let field = "engine.topology";
+            let expected = format!("paired for the role {}, which hands KV over", self.role);
+            return Err(EngineError::Config { field, expected, found: self.topology.to_string() });
         }
         match self.index_topk {
             Some(0) => fail("engine.index_topk", "at least 1".into(), 0),

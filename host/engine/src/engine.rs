@@ -4,18 +4,20 @@ use crate::guard::{GuardLog, GuardReport};
 use crate::observe::{Observed, Observer};
 use crate::provenance::{self, Origin};
 use crate::request::{Handle, Request};
-use crate::scheduler::Scheduler;
+use crate::scheduler::{Pair, Scheduler};
 use crate::sequence::Ticket;
 use crate::swaps::{Ends, Swaps};
-use crate::{EngineConfig, EngineError, SubmitError};
+use crate::{EngineConfig, EngineError, KvMap, Role, SubmitError};
 use crossbeam_channel::{Sender, bounded, unbounded};
 use hotseam_model::Model;
+use hotseam_pd::{DecodeSide, Patience, PrefillSide, Rank, Registry};
 use hotseam_slots::Slots;
 use serde::Serialize;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// Requests that may wait; more are refused.
 const MAX_WAITING: usize = 256;
@@ -24,6 +26,8 @@ const MAX_WAITING: usize = 256;
 pub(crate) enum Incoming {
     /// A request.
     Request(Box<Ticket>),
+    /// Forget the saved prefill states.
+    Flush,
     /// Nothing but a reason to look at what a swap wants.
     Wake,
 }
@@ -43,6 +47,17 @@ pub(crate) struct Published {
     pub(crate) in_step: AtomicBool,
     pub(crate) ledger: provenance::Ledger,
     pub(crate) guard: GuardLog,
+    /// Rooms that are open or asked for.
+    pub(crate) rooms: AtomicUsize,
+    /// What the last audited hand-off brought.
+    pub(crate) kv_map: Mutex<Option<KvMap>>,
+}
+
+impl Published {
+    /// Keeps what the last audited hand-off brought.
+    pub(crate) fn show_map(&self, map: KvMap) {
+        *self.kv_map.lock().unwrap_or_else(|e| e.into_inner()) = Some(map);
+    }
 }
 
 /// State of an engine.
@@ -62,6 +77,8 @@ pub struct EngineStats {
     pub prompt_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
+    /// Rooms of requests that other workers have a part in, open or asked for.
+    pub rooms: usize,
     /// Calls that broke the contract under guard.
     pub guard_violations: u64,
 }
@@ -73,6 +90,10 @@ struct Shared {
     slots: Arc<Slots>,
     config: EngineConfig,
     swaps: Swaps,
+    /// The control listener of a prefill worker; it ends with the engine.
+    control: Mutex<Option<PrefillSide>>,
+    /// Where decode workers learn of it.
+    registry: Option<Arc<Registry>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -94,11 +115,13 @@ impl Engine {
         let published = Arc::new(Published::default());
         published.total_pages.store(config.total_pages(), Ordering::Relaxed);
         published.free_pages.store(config.total_pages(), Ordering::Relaxed);
+        let (pair, control) = Self::pair(&config)?;
+        let registry = control.as_ref().map(|control| Arc::new(registry(&config, control, &model, &slots)));
         let ends = Ends::new();
         let thread = std::thread::Builder::new().name("engine".into()).spawn({
             let (model, slots, config) = (Arc::clone(&model), Arc::clone(&slots), config.clone());
             let (published, link) = (Arc::clone(&published), Arc::clone(&ends.link));
-            move || Scheduler::new(model, slots, config, published, link).run(incoming)
+            move || Scheduler::new(model, slots, config, published, link, pair).run(incoming)
         })?;
         let mut settings = config.swap.clone();
         if settings.state_dir.is_none() {
@@ -112,9 +135,32 @@ impl Engine {
             slots,
             config,
             swaps,
+            control: Mutex::new(control),
+            registry,
             thread: Mutex::new(Some(thread)),
         };
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// What the engine thread has of other workers, and the control listener of a prefill worker.
+    fn pair(config: &EngineConfig) -> Result<(Pair, Option<PrefillSide>), EngineError> {
+        let worker = format!("hotseam {}", std::process::id());
+        match config.role {
+            Role::Single => Ok((Pair::None, None)),
+            Role::Prefill => {
+                let (send, events) = unbounded();
+                let address = config.pd.listen;
+                let control = PrefillSide::start(address, &worker, move |event| send.send(event).is_ok());
+                let control = control.map_err(|source| EngineError::Control { address, source })?;
+                Ok((Pair::prefill(events), Some(control)))
+            }
+            Role::Decode => {
+                let (send, events) = unbounded();
+                let patience = Patience { bootstrap: config.pd.bootstrap_timeout };
+                let side = DecodeSide::new(&worker, patience, move |event| send.send(event).is_ok());
+                Ok((Pair::decode(side, events), None))
+            }
+        }
     }
 
     /// Hands a request over.
@@ -148,16 +194,32 @@ impl Engine {
         // to reserve.
         let (events, receiver) = match request.tap_logits {
             true => unbounded(),
-            false => bounded(request.max_tokens + 1),
+            false => {
+                let told = request.prompt_logprobs.map_or(0, |_| request.prompt.len());
+                bounded(told + request.max_tokens + 1)
+            }
         };
         let cancelled = Arc::new(AtomicBool::new(false));
-        let ticket = Ticket { request, events, cancelled: Arc::clone(&cancelled), observer, resume: None };
+        let ticket = Ticket {
+            request,
+            events,
+            cancelled: Arc::clone(&cancelled),
+            observer,
+            resume: None,
+            since: Instant::now(),
+        };
         let ticket = Incoming::Request(Box::new(ticket));
         let requests = self.shared.requests.lock().unwrap_or_else(|e| e.into_inner());
         match requests.as_ref().is_some_and(|r| r.send(ticket).is_ok()) {
             true => Ok(Handle { events: receiver, cancelled }),
             false => refuse(SubmitError::Stopped),
         }
+    }
+
+    /// Whether prefill workers on a host may be asked.
+    fn asks(&self, host: &str) -> bool {
+        let hosts = &self.shared.config.pd.hosts;
+        hosts.is_empty() || hosts.iter().any(|known| known == host)
     }
 
     fn check(&self, request: &Request) -> Result<(), SubmitError> {
@@ -187,6 +249,25 @@ impl Engine {
         if !(0.0..=1.0).contains(&s.top_p) {
             return sampling("top_p", "0 to 1", s.top_p);
         }
+        let role = self.shared.config.role;
+        let wrong = |message| Err(SubmitError::Role { role, message });
+        match (role, &request.disaggregation) {
+            (Role::Single, Some(_)) => {
+                return wrong("it meets no other worker; leave bootstrap_room away or ask a pair");
+            }
+            (Role::Prefill | Role::Decode, None) => {
+                return wrong(
+                    "requests need bootstrap_host, bootstrap_port and bootstrap_room; a router gives them",
+                );
+            }
+            (Role::Decode, Some(bootstrap)) if !self.asks(&bootstrap.host) => {
+                return Err(SubmitError::Host { host: bootstrap.host.chars().take(64).collect() });
+            }
+            (Role::Decode, Some(bootstrap)) if bootstrap.hold => {
+                return wrong("it holds no KV for others; ask a prefill worker");
+            }
+            _ => {}
+        }
         let largest = self.shared.config.chunk;
         if let Some(bad) = request.chunks.iter().find(|c| **c == 0 || **c > largest) {
             return sampling("chunks", "sizes of 1 to engine.chunk", *bad as f32);
@@ -211,6 +292,7 @@ impl Engine {
             total_pages: p.total_pages.load(Ordering::Relaxed),
             prompt_tokens: p.prompt_tokens.load(Ordering::Relaxed),
             generated_tokens: p.generated_tokens.load(Ordering::Relaxed),
+            rooms: p.rooms.load(Ordering::Relaxed),
             guard_violations: p.guard.violations(),
         }
     }
@@ -225,6 +307,28 @@ impl Engine {
     /// What the guard has seen; all zero where calls are not guarded.
     pub fn guard(&self) -> GuardReport {
         self.shared.published.guard.report()
+    }
+
+    /// Forgets the prefill states that are saved for reuse; a step that runs ends first. False if the engine has stopped.
+    pub fn flush_prefixes(&self) -> bool {
+        let requests = self.shared.requests.lock().unwrap_or_else(|e| e.into_inner());
+        requests.as_ref().is_some_and(|requests| requests.send(Incoming::Flush).is_ok())
+    }
+
+    /// What the last audited hand-off brought; `None` if there was none.
+    pub fn kv_map(&self) -> Option<KvMap> {
+        self.shared.published.kv_map.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// Where decode workers reach a prefill worker; `None` for other roles.
+    pub fn control(&self) -> Option<std::net::SocketAddr> {
+        let control = self.shared.control.lock().unwrap_or_else(|e| e.into_inner());
+        control.as_ref().map(PrefillSide::address)
+    }
+
+    /// The bootstrap registry of a prefill worker, to be served on its API port.
+    pub fn registry(&self) -> Option<&Arc<Registry>> {
+        self.shared.registry.as_ref()
     }
 
     /// Whether the engine takes requests.
@@ -258,6 +362,17 @@ impl Engine {
     }
 }
 
+/// The registry of a prefill worker, with its one rank.
+fn registry(config: &EngineConfig, control: &PrefillSide, model: &Model, slots: &Slots) -> Registry {
+    let address = control.address();
+    let host = config.pd.advertise.clone().unwrap_or_else(|| address.ip().to_string());
+    let dtype = slots.snapshot("live").filter(|_| model.config.num_hidden_layers > 0);
+    let dtype = dtype.map_or_else(|| "none".to_owned(), |table| table.kv_layout(0).name().to_owned());
+    let registry = Registry::default();
+    registry.put(Rank::only(host, address.port(), hotseam_kv::PAGE_TOKENS as u64, dtype));
+    registry
+}
+
 impl Shared {
     fn shutdown(&self) {
         // Its thread also holds an end of the line of requests.
@@ -267,6 +382,7 @@ impl Shared {
             // A panic of the engine thread was printed by its hook; there is nothing left to stop.
             let _ = thread.join();
         }
+        drop(self.control.lock().unwrap_or_else(|e| e.into_inner()).take());
     }
 }
 

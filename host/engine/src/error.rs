@@ -1,6 +1,8 @@
 //! Errors of starting an engine and of handing it requests. What fails later reaches the request as
 //! [`crate::Event::Failed`].
 
+use crate::Role;
+
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -13,6 +15,14 @@ pub enum EngineError {
         expected: String,
         /// What was given.
         found: String,
+    },
+    /// The control listener of a prefill worker cannot be had.
+    #[error("disaggregation.listen: cannot listen on {address}: {source}; choose another address")]
+    Control {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// Why.
+        source: std::io::Error,
     },
     /// The engine thread did not start.
     #[error("engine thread: {0}")]
@@ -65,6 +75,20 @@ pub enum SubmitError {
         expected: &'static str,
         /// What was given.
         found: String,
+    },
+    /// A request that this worker's role does not serve.
+    #[error("this worker's role is {role}: {message}")]
+    Role {
+        /// The role.
+        role: Role,
+        /// What is wrong with the request and what to do.
+        message: &'static str,
+    },
+    /// A prefill worker that this one does not ask.
+    #[error("bootstrap_host is `{host}`, which is not among disaggregation.hosts")]
+    Host {
+        /// The host, as the request names it.
+        host: String,
     },
     /// The waiting line is full.
     #[error("{0} requests are waiting; try again later")]

@@ -1,10 +1,12 @@
 //! The hand-off of a prefilled sequence from the prefill store to the decode store, through the transport cell.
 
+use crate::disagg::KvMap;
+use crate::disagg::audit::{self, Audit};
 use crate::guard::Violation;
 use crate::observe::{Handed, Probe};
 use hotseam_abi::{ERR_INTERNAL, PollArgs, PutArgs, RegisterArgs, StepCtx, layer_class, phase, transfer};
 use hotseam_kv::{KvError, KvStore, LayerLayout, SeqKv, Transfer};
-use hotseam_loader::host_services;
+use hotseam_loader::{host_services, take_error};
 use hotseam_slots::{CallError, TransportCell};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,16 +23,25 @@ pub(crate) enum HandoffError {
     Kv(#[from] KvError),
     #[error("{0}")]
     Call(#[from] CallError),
-    #[error("the transport gave up {component} of layer {layer}")]
-    Failed { component: &'static str, layer: u32 },
+    #[error("the transport gave up {component} of layer {layer}: {why}")]
+    Failed { component: &'static str, layer: u32, why: String },
     #[error("the transport did not finish {component} of layer {layer} in {} s", DEADLINE.as_secs())]
     Timeout { component: &'static str, layer: u32 },
     #[error(
         "the transport says that {component} of layer {layer} is done with {found} bytes moved, expected {expected}"
     )]
     Short { component: &'static str, layer: u32, expected: u64, found: u64 },
+    #[error("{}", map.verdict().unwrap_or_default())]
+    Audit { map: Box<KvMap> },
     #[error("{0}")]
     Guard(Box<Violation>),
+}
+
+/// A sequence that was handed over.
+pub(crate) struct Moved {
+    pub(crate) kv: SeqKv,
+    /// What arrived, if that was audited.
+    pub(crate) map: Option<KvMap>,
 }
 
 impl HandoffError {
@@ -39,14 +50,16 @@ impl HandoffError {
         match self {
             Self::Kv(_) => None,
             Self::Call(error) => Some(error.clone()),
-            Self::Failed { .. } | Self::Timeout { .. } | Self::Short { .. } | Self::Guard(_) => {
-                Some(CallError {
-                    cell: cell.put.cell(),
-                    variant: cell.put.generation.spec.to_string(),
-                    code: ERR_INTERNAL,
-                    message: self.to_string(),
-                })
-            }
+            Self::Failed { .. }
+            | Self::Timeout { .. }
+            | Self::Short { .. }
+            | Self::Audit { .. }
+            | Self::Guard(_) => Some(CallError {
+                cell: cell.put.cell(),
+                variant: cell.put.generation.spec.to_string(),
+                code: ERR_INTERNAL,
+                message: self.to_string(),
+            }),
         }
     }
 
@@ -57,6 +70,7 @@ impl HandoffError {
             Self::Call(_) => "E-PLUG-501".to_owned(),
             Self::Failed { .. } | Self::Short { .. } => "E-KV-TRANSFER".to_owned(),
             Self::Timeout { .. } => "E-KV-TIMEOUT".to_owned(),
+            Self::Audit { .. } => "E-KV-AUDIT".to_owned(),
             Self::Guard(violation) => violation.code(),
         }
     }
@@ -87,7 +101,8 @@ impl Handoff {
         tokens: usize,
         room: u64,
         probe: Probe<'_>,
-    ) -> Result<SeqKv, HandoffError> {
+        audit: Option<&mut Audit>,
+    ) -> Result<Moved, HandoffError> {
         let ctx = context();
         let key = (cell.put.generation.id, from.epoch(), to.epoch());
         // Assignments of different layouts share the transport: each has pools, and so regions, of its own.
@@ -103,6 +118,10 @@ impl Handoff {
             self.registered = Some((key, layouts.to_vec()));
         }
         let (received, transfers) = to.receive(seq, layouts, tokens)?;
+        if audit.is_some() {
+            let items = to.items(&received);
+            Audit::begin(to, &to.incoming(layouts), &items);
+        }
         match move_all(cell, &ctx, &transfers, room, &self.items) {
             Ok(()) => {
                 if probe.is_on() {
@@ -114,7 +133,24 @@ impl Handoff {
                     }
                     probe.handed(&mut moved);
                 }
-                Ok(received)
+                let map = audit.map(|audit| {
+                    let (sending, receiving) = (from.outgoing(layouts), to.incoming(layouts));
+                    let sums = |t: &Transfer| {
+                        let region = audit::find(&sending, t.component, t.layer)?;
+                        let (component, layer) = (t.component, t.layer);
+                        Some(hotseam_pd::Sums { component, layer, sums: audit::sums(region, &t.src) })
+                    };
+                    let sent: Vec<_> = transfers.iter().filter_map(sums).collect();
+                    let transport = cell.put.generation.spec.to_string();
+                    audit.check(to, &receiving, &to.items(&received), &sent, (room, &transport))
+                });
+                match map {
+                    Some(map) if map.verdict().is_some() => {
+                        to.close(received);
+                        Err(HandoffError::Audit { map: Box::new(map) })
+                    }
+                    map => Ok(Moved { kv: received, map }),
+                }
             }
             Err((error, quiet)) => {
                 match quiet {
@@ -157,6 +193,7 @@ fn move_all(
                 src_items: t.src.as_ptr(),
                 dst_items: t.dst.as_ptr(),
                 ticket: &raw mut ticket,
+                peer: 0,
             };
             cell.put.call(ctx, &args, t.src.len())?;
             open.push((ticket, t));
@@ -177,7 +214,10 @@ fn move_all(
                         return Err(HandoffError::Short { component, layer, expected, found });
                     }
                 }
-                transfer::FAILED => return Err(HandoffError::Failed { component: name(t), layer: t.layer }),
+                transfer::FAILED => {
+                    let (component, layer, why) = (name(t), t.layer, reason());
+                    return Err(HandoffError::Failed { component, layer, why });
+                }
                 _ if start.elapsed() > DEADLINE => {
                     return Err(HandoffError::Timeout { component: name(t), layer: t.layer });
                 }
@@ -196,7 +236,15 @@ fn move_all(
     result.map_err(|error| (error, quiet))
 }
 
-fn context() -> StepCtx {
+/// What the transport says of the ticket that it just reported as failed.
+pub(crate) fn reason() -> String {
+    match take_error() {
+        text if text.is_empty() => "it gave no reason".to_owned(),
+        text => text,
+    }
+}
+
+pub(crate) fn context() -> StepCtx {
     StepCtx {
         size: size_of::<StepCtx>() as u32,
         phase: phase::PREFILL,

@@ -8,6 +8,7 @@
 //! shared expert, head and sampling; the seams do the rest, through [`hotseam_slots`].
 
 mod config;
+mod disagg;
 mod engine;
 mod error;
 mod forward;
@@ -24,10 +25,12 @@ mod shadow;
 mod swaps;
 mod watch;
 
-pub use config::{EngineConfig, Topology};
+pub use config::{EngineConfig, Role, Topology};
+pub use disagg::{Finding, FindingKind, KvMap, KvRow, PdSettings};
 pub use engine::{Engine, EngineStats};
 pub use error::{EngineError, SubmitError};
 pub use guard::{GuardReport, Violation, ViolationKind};
+pub use hotseam_kv::PAGE_TOKENS;
 pub use provenance::Origin;
-pub use request::{Event, FinishReason, Handle, Request, Sampling};
+pub use request::{Bootstrap, Event, FinishReason, Handle, Request, Sampling, StopToken};
 pub use swaps::{SwapError, SwapSettings, Swaps};

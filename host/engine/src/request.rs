@@ -20,6 +20,20 @@ impl Sampling {
     pub const GREEDY: Self = Self { temperature: 0.0, top_p: 1.0, seed: 0 };
 }
 
+/// Where the two workers of a disaggregated request meet: the router gives both the same one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Bootstrap {
+    /// Host of the bootstrap registry, that of the prefill worker.
+    pub host: String,
+    /// Port of the registry.
+    pub port: u16,
+    /// `bootstrap_room` of the request: a number that no other running request of these workers has.
+    pub room: u64,
+    /// On a prefill worker: answer as soon as the prompt is computed and keep its KV until the decode worker asks for it.
+    /// Otherwise the prompt is computed once the decode worker has asked, and answered when its KV has arrived there.
+    pub hold: bool,
+}
+
 /// A request.
 #[derive(Debug, Clone)]
 pub struct Request {
@@ -41,8 +55,13 @@ pub struct Request {
     pub chunks: Vec<usize>,
     /// Whether the logits of every row are reported.
     pub tap_logits: bool,
+    /// Position of the first prompt token whose probability is reported; `None` for none. The token at position 0 has none.
+    /// Costs a row of the head for each token.
+    pub prompt_logprobs: Option<usize>,
     /// Whether to start from, and leave behind, a saved state of the same prompt prefilled by the same variants.
     pub reuse_prefill: bool,
+    /// Where to meet the other worker; asked for by the roles `prefill` and `decode`, refused by `single`.
+    pub disaggregation: Option<Bootstrap>,
 }
 
 impl Request {
@@ -58,7 +77,9 @@ impl Request {
             forced: Vec::new(),
             chunks: Vec::new(),
             tap_logits: false,
+            prompt_logprobs: None,
             reuse_prefill: false,
+            disaggregation: None,
         }
     }
 }
@@ -74,6 +95,17 @@ pub enum FinishReason {
     Cancelled,
 }
 
+/// A stop token that ended an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StopToken {
+    /// Its id.
+    pub id: u32,
+    /// As of a reported token.
+    pub logprob: f32,
+    /// As of a reported token.
+    pub top: Vec<(u32, f32)>,
+}
+
 /// What a request hears, in order. The last event is `Done` or `Failed`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
@@ -84,6 +116,15 @@ pub enum Event {
         /// Natural logarithm of its probability, before temperature.
         logprob: f32,
         /// The most likely tokens with theirs, best first.
+        top: Vec<(u32, f32)>,
+    },
+    /// A token of the prompt, with `prompt_logprobs`; in order of position, before the first generated one.
+    Prompt {
+        /// Its id.
+        id: u32,
+        /// Natural logarithm of its probability after the tokens before it.
+        logprob: f32,
+        /// The most likely tokens at its position with theirs, best first.
         top: Vec<(u32, f32)>,
     },
     /// Logits of one row, with `tap_logits`.
@@ -97,6 +138,8 @@ pub enum Event {
     Done {
         /// Why.
         reason: FinishReason,
+        /// The token behind [`FinishReason::Stop`].
+        stop: Option<StopToken>,
         /// Tokens of the prompt.
         prompt_tokens: usize,
         /// Tokens generated, stop token included.
@@ -135,7 +178,7 @@ impl Handle {
         loop {
             match self.recv() {
                 Some(Event::Token { id, .. }) => tokens.push(id),
-                Some(Event::Logits { .. }) => {}
+                Some(Event::Logits { .. } | Event::Prompt { .. }) => {}
                 Some(Event::Done { .. }) => return Ok(tokens),
                 Some(Event::Failed { code, message }) => return Err((code, message)),
                 None => return Err(("E-ENGINE-STOPPED".into(), "the engine stopped".into())),

@@ -33,6 +33,13 @@ impl Sampler {
         Ok(Chosen { id, logprob: logprob_of(logits, id) })
     }
 
+    /// As if a token had been chosen: the random numbers that follow are those that would.
+    pub(crate) fn skip(&mut self) {
+        if self.sampling.temperature > 0.0 {
+            self.uniform();
+        }
+    }
+
     fn draw(&mut self, logits: &[f32]) -> u32 {
         let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         self.order.clear();

@@ -1,13 +1,14 @@
 //! One request while it waits or runs.
 
 use crate::observe::Observed;
-use crate::request::{Event, FinishReason, Request};
+use crate::request::{Event, FinishReason, Request, StopToken};
 use crate::sampler::{Sampler, logprob_of, most_likely};
 use crossbeam_channel::Sender;
 use hotseam_kv::{LayerLayout, SeqKv};
 use hotseam_slots::Digest;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 /// A request and the way back to its client.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct Ticket {
     pub(crate) observer: Option<Observed>,
     /// Where it stood when it was sent back to prefill.
     pub(crate) resume: Option<Box<Resume>>,
+    /// When it came.
+    pub(crate) since: Instant,
 }
 
 /// What a request keeps that loses its KV.
@@ -40,6 +43,11 @@ impl Ticket {
         let _ = self.events.send(Event::Failed { code: code.into(), message: message.into() });
     }
 
+    /// `bootstrap_room`, if another worker has a part in the request.
+    pub(crate) fn room(&self) -> Option<u64> {
+        self.request.disaggregation.as_ref().map(|bootstrap| bootstrap.room)
+    }
+
     /// Positions that the request can come to hold.
     pub(crate) fn tokens(&self) -> usize {
         self.request.prompt.len() + self.request.max_tokens
@@ -56,6 +64,10 @@ pub(crate) enum Stage {
         /// Chunks processed.
         chunk: u32,
     },
+    /// Its prompt is complete and its KV goes to a decode worker.
+    Sending,
+    /// Its KV comes from a prefill worker.
+    Receiving,
     /// Its KV is in the decode store; `next` is the token to feed.
     Decode {
         /// Token of the next row.
@@ -104,6 +116,19 @@ pub(crate) struct Group {
     assignment: Arc<str>,
     /// Address of the cancel flag of the only request, if it is observed.
     alone: Option<usize>,
+}
+
+/// Code and text of a request whose logits mean nothing.
+pub(crate) const NOT_FINITE: (&str, &str) =
+    ("E-STEP-502", "the model's logits are not finite numbers; see `hotseam trace` for what ran");
+
+/// A token that was chosen and not yet reported.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Picked {
+    pub(crate) id: u32,
+    pub(crate) logprob: f32,
+    /// The most likely tokens with theirs, as many as the client wants.
+    pub(crate) top: Vec<(u32, f32)>,
 }
 
 /// What follows from a row of logits.
@@ -205,35 +230,76 @@ impl Sequence {
         }
     }
 
-    /// Reports the logits of a row, if the client wants them.
-    pub(crate) fn tap(&self, position: i32, logits: &[f32]) {
-        if self.ticket.request.tap_logits && position as usize >= self.tapped {
-            let _ =
-                self.ticket.events.send(Event::Logits { position: position as u32, logits: logits.to_vec() });
+    /// First position of a prefill whose logits are wanted for more than the choice of a token; `end` for none.
+    pub(crate) fn wanted_from(&self, end: usize) -> usize {
+        match (self.ticket.request.tap_logits, self.ticket.request.prompt_logprobs) {
+            (true, _) => 0,
+            // A row tells of the token after it.
+            (false, Some(start)) => start.saturating_sub(1),
+            (false, None) => end,
         }
     }
 
-    /// Chooses the next token from the logits of the last row and reports it.
-    pub(crate) fn accept(&mut self, logits: &[f32]) -> Next {
+    /// Reports what the client wants to know of a row: its logits, or what they say of the prompt's next token. A send
+    /// fails only when the client has left.
+    pub(crate) fn tell(&self, position: i32, logits: &[f32]) {
+        let at = position as usize;
+        if at < self.tapped {
+            return;
+        }
         let request = &self.ticket.request;
-        let Ok(chosen) = self.sampler.choose(logits) else {
-            self.ticket.fail(
-                "E-STEP-502",
-                "the model's logits are not finite numbers; see `hotseam trace` for what ran",
-            );
-            return Next::Ended;
-        };
+        if request.tap_logits {
+            let _ =
+                self.ticket.events.send(Event::Logits { position: position as u32, logits: logits.to_vec() });
+        }
+        let wanted = request.prompt_logprobs.is_some_and(|start| at + 1 >= start);
+        if let (true, Some(id)) = (wanted, request.prompt.get(at + 1)) {
+            let _ = self.ticket.events.send(Event::Prompt {
+                id: *id,
+                logprob: logprob_of(logits, *id),
+                top: most_likely(logits, request.logprobs),
+            });
+        }
+    }
+
+    /// Chooses the next token from the logits of the last row; `None` if they are not finite.
+    pub(crate) fn pick(&mut self, logits: &[f32]) -> Option<Picked> {
+        let request = &self.ticket.request;
+        let chosen = self.sampler.choose(logits).ok()?;
         let (id, logprob) = match request.forced.get(self.generated) {
             Some(forced) => (*forced, logprob_of(logits, *forced)),
             None => (chosen.id, chosen.logprob),
         };
+        Some(Picked { id, logprob, top: most_likely(logits, request.logprobs) })
+    }
+
+    /// Goes on as if the sampler had chosen a token here, which another worker did.
+    pub(crate) fn skip_choice(&mut self) {
+        self.sampler.skip();
+    }
+
+    /// Chooses the next token from the logits of the last row and reports it.
+    pub(crate) fn accept(&mut self, logits: &[f32]) -> Next {
+        match self.pick(logits) {
+            Some(picked) => self.take(picked),
+            None => {
+                self.ticket.fail(NOT_FINITE.0, NOT_FINITE.1);
+                Next::Ended
+            }
+        }
+    }
+
+    /// Reports a chosen token.
+    pub(crate) fn take(&mut self, picked: Picked) -> Next {
+        let (request, id) = (&self.ticket.request, picked.id);
         self.generated += 1;
         if request.forced.is_empty() && request.stop_tokens.contains(&id) {
-            self.finish(FinishReason::Stop);
+            let Picked { logprob, top, .. } = picked;
+            self.end(FinishReason::Stop, Some(StopToken { id, logprob, top }));
             return Next::Ended;
         }
         self.answer.push(id);
-        let token = Event::Token { id, logprob, top: most_likely(logits, request.logprobs) };
+        let token = Event::Token { id, logprob: picked.logprob, top: picked.top };
         if self.ticket.events.send(token).is_err() {
             return Next::Ended;
         }
@@ -247,8 +313,11 @@ impl Sequence {
     }
 
     pub(crate) fn finish(&self, reason: FinishReason) {
-        let prompt_tokens = self.ticket.request.prompt.len();
-        let _ =
-            self.ticket.events.send(Event::Done { reason, prompt_tokens, completion_tokens: self.generated });
+        self.end(reason, None);
+    }
+
+    fn end(&self, reason: FinishReason, stop: Option<StopToken>) {
+        let (prompt_tokens, completion_tokens) = (self.ticket.request.prompt.len(), self.generated);
+        let _ = self.ticket.events.send(Event::Done { reason, stop, prompt_tokens, completion_tokens });
     }
 }

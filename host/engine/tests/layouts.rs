@@ -123,6 +123,7 @@ fn a_recomputed_request_hears_every_logit_once() {
         match event {
             hotseam_engine::Event::Logits { position, .. } => positions.push(position as usize),
             hotseam_engine::Event::Token { .. } => tokens += 1,
+            hotseam_engine::Event::Prompt { .. } => {}
             hotseam_engine::Event::Done { completion_tokens, .. } => assert_eq!(completion_tokens, 1800),
             hotseam_engine::Event::Failed { code, message } => panic!("{code}: {message}"),
         }

@@ -32,6 +32,7 @@ pub(crate) fn finish(
         match handle.recv() {
             Some(Event::Token { id, .. }) => tokens.push(id),
             Some(Event::Logits { position, logits }) => row(position as usize, logits),
+            Some(Event::Prompt { .. }) => {}
             Some(Event::Done { .. }) => return Ok(tokens),
             Some(Event::Failed { code, message }) => return Err(RequestFailure { code, message }),
             None => {

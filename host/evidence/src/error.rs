@@ -71,6 +71,19 @@ pub enum EvidenceError {
     /// A call was not captured.
     #[error(transparent)]
     Capture(#[from] crate::capture::CaptureError),
+    /// A request failed before there was anything to look at.
+    #[error("the request failed: {code}: {message}")]
+    Request {
+        /// Code of the failure.
+        code: String,
+        /// Text of the failure.
+        message: String,
+    },
+    /// No KV was handed over.
+    #[error(
+        "nothing was handed over: set engine.topology to paired, so that there are two stores, and disaggregation.audit to true"
+    )]
+    NoHandoff,
     /// The baseline of a comparison failed.
     #[error("the baseline `{assignment}` failed: {code}: {message}")]
     Baseline {

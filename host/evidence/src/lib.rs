@@ -25,6 +25,7 @@ mod finite;
 pub mod graft;
 pub mod guard;
 pub mod haystack;
+pub mod kv_map;
 mod logits;
 pub mod model;
 pub mod needle;

@@ -68,7 +68,7 @@ impl Model for EngineModel<'_> {
                     ids.push(id);
                     tokens.push(Said { name: id.to_string(), logprob });
                 }
-                Some(Event::Logits { .. }) => {}
+                Some(Event::Logits { .. } | Event::Prompt { .. }) => {}
                 Some(Event::Done { .. }) => {
                     return Ok(Ok(Reply { text: self.tokenizer.decode(&ids)?, tokens }));
                 }

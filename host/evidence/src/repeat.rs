@@ -38,7 +38,7 @@ pub fn logits(
         loop {
             match handle.recv() {
                 Some(Event::Logits { position, logits }) => rows.push((position as usize, bits(&logits))),
-                Some(Event::Token { .. }) => {}
+                Some(Event::Token { .. } | Event::Prompt { .. }) => {}
                 Some(Event::Done { .. }) => break,
                 Some(Event::Failed { code, message }) => return Ok(Err(RequestFailure { code, message })),
                 None => return Ok(Err(RequestFailure::engine_stopped())),

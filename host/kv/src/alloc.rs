@@ -8,11 +8,13 @@ pub(crate) struct FreeList {
     what: &'static str,
     free: Vec<i32>,
     capacity: usize,
+    /// Numbers that were handed out since [`FreeList::mark_clean`].
+    touched: Vec<bool>,
 }
 
 impl FreeList {
     pub(crate) fn new(what: &'static str, capacity: usize) -> Self {
-        Self { what, free: (0..capacity as i32).rev().collect(), capacity }
+        Self { what, free: (0..capacity as i32).rev().collect(), capacity, touched: vec![true; capacity] }
     }
 
     pub(crate) fn capacity(&self) -> usize {
@@ -24,7 +26,19 @@ impl FreeList {
     }
 
     pub(crate) fn take(&mut self) -> Result<i32, KvError> {
-        self.free.pop().ok_or(KvError::Exhausted { what: self.what, wanted: 1, free: 0 })
+        let taken = self.free.pop().ok_or(KvError::Exhausted { what: self.what, wanted: 1, free: 0 })?;
+        self.touched[taken as usize] = true;
+        Ok(taken)
+    }
+
+    /// The free numbers that were handed out since they were last marked clean, or that were not.
+    pub(crate) fn free(&self, touched: bool) -> Vec<i32> {
+        self.free.iter().copied().filter(|n| self.touched[*n as usize] == touched).collect()
+    }
+
+    /// Notes that nobody has anything in the free numbers.
+    pub(crate) fn mark_clean(&mut self) {
+        self.free.iter().for_each(|n| self.touched[*n as usize] = false);
     }
 
     /// Checks that `n` can be taken.

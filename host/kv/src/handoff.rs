@@ -1,5 +1,7 @@
 //! Moving a sequence from one store to another: what a prefill side sends to a decode side.
 
+use crate::alloc::FreeList;
+use crate::memory::{Arena, Memory};
 use crate::seq::{c4_kept, c128_kept};
 use crate::store::{LayerLayout, Pool, States, find};
 use crate::{C4_RING, C128_RING, KvError, KvStore, PAGE_TOKENS, SeqKv};
@@ -17,6 +19,9 @@ pub struct Transfer {
     /// Items of the receiving store.
     pub dst: Vec<i32>,
 }
+
+/// Items of each component, by its number in [`hotseam_abi::component`].
+pub type Items = [Vec<i32>; component::NAMES.len()];
 
 /// Items that a sequence's future needs, by kind.
 pub(crate) struct Needed {
@@ -90,74 +95,141 @@ impl KvStore {
 
     /// What a copy `dst` of `src` needs. Both are of stores that are built alike.
     fn transfers(&self, src: &SeqKv, dst: &SeqKv, layouts: &[LayerLayout]) -> Vec<Transfer> {
-        let needed = self.needed(src.len);
-        let pages = |seq: &SeqKv| seq.pages[..needed.pages].to_vec();
-        let windows = |seq: &SeqKv| seq.window_pages[needed.first_window_page..needed.pages].to_vec();
-        let c4 = |seq: &SeqKv| needed.c4.clone().map(|p| seq.c4_ring[p % C4_RING]).collect::<Vec<_>>();
-        let c128 =
-            |seq: &SeqKv| needed.c128.clone().map(|p| seq.c128_ring[p % C128_RING]).collect::<Vec<_>>();
-        let mut transfers = Vec::new();
-        for (layer, (store, _)) in self.layers.iter().zip(layouts).enumerate() {
-            let mut push = |component: u32, from: Vec<i32>, to: Vec<i32>| {
-                if !from.is_empty() {
-                    transfers.push(Transfer { component, layer: layer as u32, src: from, dst: to });
-                }
-            };
-            push(component::SWA, windows(src), windows(dst));
-            if store.state.is_some() {
-                push(store.entries_component(), pages(src), pages(dst));
-                match store.index_state.is_some() {
-                    true => push(store.state_component(), c4(src), c4(dst)),
-                    false => push(store.state_component(), c128(src), c128(dst)),
-                }
-            }
-            if store.index_state.is_some() {
-                push(component::INDEX_KEYS, pages(src), pages(dst));
-                push(component::INDEX_STATE, c4(src), c4(dst));
-            }
-        }
-        transfers
+        let (from, to) = (self.items(src), self.items(dst));
+        let of = |layer: usize, component: u32| Transfer {
+            component,
+            layer: layer as u32,
+            src: from[component as usize].clone(),
+            dst: to[component as usize].clone(),
+        };
+        let layers = 0..layouts.len().min(self.layers.len());
+        let all = layers.flat_map(|layer| self.components(layer).map(move |component| (layer, component)));
+        all.map(|(layer, component)| of(layer, component)).filter(|t| !t.src.is_empty()).collect()
+    }
+
+    /// Opens a sequence whose `len` positions come from elsewhere, with room for `tokens`.
+    ///
+    /// # Errors
+    /// If this store has not enough pages or rows; nothing is then held.
+    pub fn expect(&mut self, len: usize, tokens: usize) -> Result<SeqKv, KvError> {
+        self.open_at(len, tokens)
+    }
+
+    /// What the future of a sequence needs, by component: pages in order of position, or state rows in order of position.
+    /// Every layer that has a component has it under these numbers.
+    pub fn items(&self, seq: &SeqKv) -> Items {
+        let needed = self.needed(seq.len);
+        let pages = seq.pages[..needed.pages].to_vec();
+        let c4: Vec<i32> = needed.c4.map(|p| seq.c4_ring[p % C4_RING]).collect();
+        let mut items = Items::default();
+        items[component::SWA as usize] = seq.window_pages[needed.first_window_page..needed.pages].to_vec();
+        items[component::C4 as usize].clone_from(&pages);
+        items[component::C128 as usize].clone_from(&pages);
+        items[component::INDEX_KEYS as usize] = pages;
+        items[component::C4_STATE as usize].clone_from(&c4);
+        items[component::INDEX_STATE as usize] = c4;
+        items[component::C128_STATE as usize] = needed.c128.map(|p| seq.c128_ring[p % C128_RING]).collect();
+        items
+    }
+
+    /// The components that a layer has.
+    pub fn components(&self, layer: usize) -> impl Iterator<Item = u32> + use<> {
+        let store = &self.layers[layer];
+        let (entries, state) = (store.entries_component(), store.state_component());
+        let compressed = store.state.is_some().then_some([entries, state]);
+        let indexed = store.index_state.is_some().then_some([component::INDEX_KEYS, component::INDEX_STATE]);
+        [component::SWA]
+            .into_iter()
+            .chain(compressed.into_iter().flatten())
+            .chain(indexed.into_iter().flatten())
     }
 
     /// Regions of every component and layer from this store to `to`, for the pools of `layouts`.
     pub fn regions(&self, to: &KvStore, layouts: &[LayerLayout]) -> Vec<Region> {
-        let mut regions = Vec::new();
-        for (layer, layout) in layouts.iter().enumerate() {
-            let (src, dst) = (&self.layers[layer], &to.layers[layer]);
-            let mut pool = |component: u32, from: &Pool, into: &Pool| {
-                regions.push(Region {
-                    component,
-                    layer: layer as u32,
-                    src: from.memory.as_mut_ptr(),
-                    dst: into.memory.as_mut_ptr(),
-                    item_bytes: from.page_bytes() as u64,
-                    src_items: from.pages as u64,
-                    dst_items: into.pages as u64,
-                });
-            };
-            pool(component::SWA, find(&src.window, layout.kv), find(&dst.window, layout.kv));
-            if src.state.is_some() {
-                pool(src.entries_component(), find(&src.entries, layout.kv), find(&dst.entries, layout.kv));
-            }
-            if let Some(keys) = layout.keys {
-                pool(component::INDEX_KEYS, find(&src.keys, keys), find(&dst.keys, keys));
-            }
-            let mut state = |component: u32, from: &Option<States>, into: &Option<States>| {
-                if let (Some(from), Some(into)) = (from, into) {
-                    regions.push(Region {
-                        component,
-                        layer: layer as u32,
-                        src: from.memory.as_mut_ptr(),
-                        dst: into.memory.as_mut_ptr(),
-                        item_bytes: from.row_bytes() as u64,
-                        src_items: from.rows as u64,
-                        dst_items: into.rows as u64,
-                    });
-                }
-            };
-            state(src.state_component(), &src.state, &dst.state);
-            state(component::INDEX_STATE, &src.index_state, &dst.index_state);
+        let incoming = to.incoming(layouts);
+        let mut regions = self.outgoing(layouts);
+        for (region, other) in regions.iter_mut().zip(incoming) {
+            (region.dst, region.dst_items) = (other.dst, other.dst_items);
         }
         regions
+    }
+
+    /// The sending sides alone.
+    pub fn outgoing(&self, layouts: &[LayerLayout]) -> Vec<Region> {
+        let fd = self.arena.as_ref().map_or(-1, Arena::fd);
+        let side = |component, layer, memory: &Memory, item_bytes: usize, items: usize| Region {
+            component,
+            layer: layer as u32,
+            src: memory.as_mut_ptr(),
+            dst: std::ptr::null_mut(),
+            item_bytes: item_bytes as u64,
+            src_items: items as u64,
+            dst_items: 0,
+            src_offset: memory.offset(),
+            src_fd: fd,
+        };
+        self.sides(layouts, side)
+    }
+
+    /// The receiving sides alone.
+    pub fn incoming(&self, layouts: &[LayerLayout]) -> Vec<Region> {
+        let side = |component, layer, memory: &Memory, item_bytes: usize, items: usize| Region {
+            component,
+            layer: layer as u32,
+            src: std::ptr::null(),
+            dst: memory.as_mut_ptr(),
+            item_bytes: item_bytes as u64,
+            src_items: 0,
+            dst_items: items as u64,
+            src_offset: 0,
+            src_fd: -1,
+        };
+        self.sides(layouts, side)
+    }
+
+    /// Calls `side` with component, layer, memory, bytes of an item and number of items of every region, in a fixed order.
+    fn sides(
+        &self,
+        layouts: &[LayerLayout],
+        side: impl Fn(u32, usize, &Memory, usize, usize) -> Region,
+    ) -> Vec<Region> {
+        let mut regions = Vec::new();
+        for (layer, layout) in layouts.iter().enumerate() {
+            let store = &self.layers[layer];
+            for component in self.components(layer) {
+                let pool = |pool: &Pool| side(component, layer, &pool.memory, pool.page_bytes(), pool.pages);
+                let state = |states: &Option<States>| {
+                    states.as_ref().map(|s| side(component, layer, &s.memory, s.row_bytes(), s.rows))
+                };
+                regions.extend(match component {
+                    component::SWA => Some(pool(find(&store.window, layout.kv))),
+                    component::C4 | component::C128 => Some(pool(find(&store.entries, layout.kv))),
+                    component::INDEX_KEYS => layout.keys.map(|keys| pool(find(&store.keys, keys))),
+                    component::INDEX_STATE => state(&store.index_state),
+                    _ => state(&store.state),
+                });
+            }
+        }
+        regions
+    }
+
+    /// Free items of each component that were in use since they were last marked clean, or that were not.
+    pub fn free_items(&self, used: bool) -> Items {
+        let (pages, c4) = (self.pages.free(used), self.c4_rows.free(used));
+        let mut items = Items::default();
+        items[component::SWA as usize] = self.window_pages.free(used);
+        items[component::C4 as usize].clone_from(&pages);
+        items[component::C128 as usize].clone_from(&pages);
+        items[component::INDEX_KEYS as usize] = pages;
+        items[component::C4_STATE as usize].clone_from(&c4);
+        items[component::INDEX_STATE as usize] = c4;
+        items[component::C128_STATE as usize] = self.c128_rows.free(used);
+        items
+    }
+
+    /// Notes that no free item holds anything that is of use.
+    pub fn mark_clean(&mut self) {
+        let lists = [&mut self.pages, &mut self.window_pages, &mut self.c4_rows, &mut self.c128_rows];
+        lists.into_iter().for_each(FreeList::mark_clean);
     }
 }

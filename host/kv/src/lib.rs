@@ -20,7 +20,7 @@ mod writer;
 
 pub use error::KvError;
 pub use footprint::Footprint;
-pub use handoff::Transfer;
+pub use handoff::{Items, Transfer};
 pub use plan::{CompressPlan, Plan};
 pub use saved::Saved;
 pub use seq::SeqKv;

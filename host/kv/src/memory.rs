@@ -1,6 +1,8 @@
 //! Zeroed memory that costs nothing until it is touched.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 const ALIGN: usize = 64;
 
@@ -8,34 +10,113 @@ const ALIGN: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Memory {
     ptr: *mut u8,
-    layout: Layout,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// Of the allocator.
+    Heap(Layout),
+    /// A mapped part of a file of shared memory.
+    Shared { len: usize, offset: u64 },
 }
 
 // SAFETY: a plain owned block.
 unsafe impl Send for Memory {}
-// SAFETY: the engine thread alone reads and writes pools, and hands them to plugins for the length of a call.
+// SAFETY: the engine thread writes pools, or hands them to plugins for the length of a call. A transport's threads read and
+// write the items of its open puts and rooms, which the engine leaves alone meanwhile.
 unsafe impl Sync for Memory {}
 
+/// A file of shared memory that blocks are taken from. It only grows, and is sealed against shrinking, so that another process
+/// can read its mapping without fear.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    file: OwnedFd,
+    len: u64,
+}
+
+impl Arena {
+    pub(crate) fn new() -> io::Result<Self> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: the name is a terminated string.
+        let fd = unsafe { libc::memfd_create(c"hotseam-kv".as_ptr(), flags) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and owned by nobody else.
+        let file = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: a plain change of an open descriptor.
+        if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { file, len: 0 })
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// `len` zero bytes at the end of the file.
+    pub(crate) fn take(&mut self, len: usize) -> io::Result<Memory> {
+        /// What every system maps at multiples of.
+        const PAGE: usize = 64 << 10;
+        let (len, offset) = (len.max(1).next_multiple_of(PAGE), self.len);
+        let end = i64::try_from(offset + len as u64).map_err(io::Error::other)?;
+        // SAFETY: plain calls on an open descriptor; the mapping is new, at an address of the system's choice.
+        let ptr = unsafe {
+            if libc::ftruncate(self.fd(), end) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let (access, at) = (libc::PROT_READ | libc::PROT_WRITE, offset as i64);
+            libc::mmap(std::ptr::null_mut(), len, access, libc::MAP_SHARED, self.fd(), at)
+        };
+        if ptr == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        self.len += len as u64;
+        Ok(Memory { ptr: ptr.cast(), place: Place::Shared { len, offset } })
+    }
+}
+
 impl Memory {
-    /// `len` zero bytes. Large blocks come straight from the system and are mapped page by page when touched.
-    pub(crate) fn zeroed(len: usize) -> Self {
+    /// `len` zero bytes, of the arena if there is one. Large blocks come straight from the system and are mapped page by page
+    /// when touched.
+    pub(crate) fn zeroed(len: usize, arena: Option<&mut Arena>) -> Self {
         let layout = Layout::from_size_align(len.max(1), ALIGN).expect("pool sizes are far below isize::MAX");
+        if let Some(arena) = arena {
+            // As for the allocator: without memory for its pools a store cannot be.
+            return arena.take(len).unwrap_or_else(|_| handle_alloc_error(layout));
+        }
         // SAFETY: the layout has a non-zero size.
         let ptr = unsafe { alloc_zeroed(layout) };
         if ptr.is_null() {
             handle_alloc_error(layout);
         }
-        Self { ptr, layout }
+        Self { ptr, place: Place::Heap(layout) }
     }
 
     pub(crate) fn as_mut_ptr(&self) -> *mut u8 {
         self.ptr
     }
+
+    /// Where it lies in its arena; 0 outside one.
+    pub(crate) fn offset(&self) -> u64 {
+        match self.place {
+            Place::Heap(_) => 0,
+            Place::Shared { offset, .. } => offset,
+        }
+    }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated with the same layout.
-        unsafe { dealloc(self.ptr, self.layout) }
+        match self.place {
+            // SAFETY: allocated with the same layout.
+            Place::Heap(layout) => unsafe { dealloc(self.ptr, layout) },
+            Place::Shared { len, .. } => {
+                // SAFETY: mapped with this address and length, and nobody uses it any more.
+                unsafe { libc::munmap(self.ptr.cast(), len) };
+            }
+        }
     }
 }

@@ -50,6 +50,16 @@ impl SeqKv {
         self.len == 0
     }
 
+    /// Notes who wrote the positions before `end` that nobody is noted for yet, of a sequence that came from elsewhere.
+    pub fn written_until(&mut self, end: usize, writer: &Arc<PhaseCode>) {
+        self.history.record(end.min(self.len), writer);
+    }
+
+    /// Full pages whose positions are all committed, in order of position.
+    pub fn complete_pages(&self) -> usize {
+        self.len / crate::PAGE_TOKENS
+    }
+
     /// Notes that `writer` wrote the positions committed since the last note.
     pub fn written_by(&mut self, writer: &Arc<PhaseCode>) {
         self.history.record(self.len, writer);

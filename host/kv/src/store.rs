@@ -2,7 +2,7 @@
 
 use crate::alloc::FreeList;
 use crate::footprint::entries_per_page;
-use crate::memory::Memory;
+use crate::memory::{Arena, Memory};
 use crate::{C4_RING, C128_RING, KvError, PAGE_TOKENS, SeqKv};
 use hotseam_abi::{PoolRef, TensorRef, component, device, dtype, layout};
 use hotseam_model::{LayerClass, ModelConfig};
@@ -51,6 +51,8 @@ pub struct KvConfig {
     pub max_seqs: usize,
     /// Largest number of rows of one sequence in a step.
     pub max_rows: usize,
+    /// Whether the pools are in memory that other processes can map: for stores that transports send from.
+    pub shared: bool,
 }
 
 /// Entries of one component, layer and layout.
@@ -63,9 +65,9 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    fn new(layout: Layout, entries_per_page: usize, pages: usize) -> Self {
+    fn new(layout: Layout, entries_per_page: usize, pages: usize, arena: Option<&mut Arena>) -> Self {
         let bytes = layout.page_bytes(entries_per_page) * pages;
-        Self { layout, entries_per_page, pages, memory: Memory::zeroed(bytes) }
+        Self { layout, entries_per_page, pages, memory: Memory::zeroed(bytes, arena) }
     }
 
     pub(crate) fn page_bytes(&self) -> usize {
@@ -87,9 +89,9 @@ pub(crate) struct States {
 }
 
 impl States {
-    fn new(rows: usize, channels: usize) -> Self {
+    fn new(rows: usize, channels: usize, arena: Option<&mut Arena>) -> Self {
         let width = 2 * channels;
-        Self { rows, width, memory: Memory::zeroed(rows * width * 4) }
+        Self { rows, width, memory: Memory::zeroed(rows * width * 4, arena) }
     }
 
     pub(crate) fn row_bytes(&self) -> usize {
@@ -143,6 +145,8 @@ pub struct KvStore {
     pub(crate) window_pages: FreeList,
     pub(crate) c4_rows: FreeList,
     pub(crate) c128_rows: FreeList,
+    /// What the pools lie in, if they are shared.
+    pub(crate) arena: Option<Arena>,
     epoch: u64,
 }
 
@@ -152,6 +156,10 @@ impl KvStore {
         let window_pages =
             config.max_seqs * ((config.max_rows + model.sliding_window).div_ceil(PAGE_TOKENS) + 2);
         let (c4_rows, c128_rows) = (config.max_seqs * 2 * C4_RING, config.max_seqs * 2 * C128_RING);
+        let mut arena = config.shared.then(|| {
+            Arena::new()
+                .unwrap_or_else(|_| std::alloc::handle_alloc_error(std::alloc::Layout::new::<Arena>()))
+        });
         let layers = (0..model.num_hidden_layers).map(|layer| {
             let class = model.class(layer);
             let channels = model.coff(layer) * model.head_dim;
@@ -162,20 +170,22 @@ impl KvStore {
                 keys: Vec::new(),
                 state: match class {
                     LayerClass::Window => None,
-                    LayerClass::Csa => Some(States::new(c4_rows, channels)),
-                    LayerClass::Hca => Some(States::new(c128_rows, channels)),
+                    LayerClass::Csa => Some(States::new(c4_rows, channels, arena.as_mut())),
+                    LayerClass::Hca => Some(States::new(c128_rows, channels, arena.as_mut())),
                 },
                 index_state: (class == LayerClass::Csa)
-                    .then(|| States::new(c4_rows, model.coff(layer) * model.index_head_dim)),
+                    .then(|| States::new(c4_rows, model.coff(layer) * model.index_head_dim, arena.as_mut())),
             }
         });
+        let layers = layers.collect();
         Self {
             window: model.sliding_window,
-            layers: layers.collect(),
+            layers,
             pages: FreeList::new("pages", config.pages),
             window_pages: FreeList::new("window pages", window_pages),
             c4_rows: FreeList::new("ratio-4 state rows", c4_rows),
             c128_rows: FreeList::new("ratio-128 state rows", c128_rows),
+            arena,
             epoch: 0,
         }
     }
@@ -183,11 +193,11 @@ impl KvStore {
     /// Makes the pools of `layouts` (one a layer), where they are not there yet. Not for the step loop.
     pub fn ensure(&mut self, layouts: &[LayerLayout]) {
         let (pages, window_pages) = (self.pages.capacity(), self.window_pages.capacity());
-        let mut grown = false;
+        let (mut grown, arena) = (false, &mut self.arena);
         for (layer, want) in self.layers.iter_mut().zip(layouts) {
             let mut add = |pools: &mut Vec<Pool>, layout: Layout, per_page: usize, pages: usize| {
                 if !pools.iter().any(|p| p.layout == layout) {
-                    pools.push(Pool::new(layout, per_page, pages));
+                    pools.push(Pool::new(layout, per_page, pages, arena.as_mut()));
                     grown = true;
                 }
             };

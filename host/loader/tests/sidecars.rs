@@ -98,7 +98,7 @@ fn what_the_sidecar_says_is_judged_before_the_code_runs() {
         fs::write(sidecar_path(&path), text.replace(from, to)).expect("written");
         refused(loader(dir.path(), open()).open(NAME), code)
     };
-    assert!(with("contract: 2", "contract: 9", 207).contains("expected 2, found 9"));
+    assert!(with("contract: 3", "contract: 9", 207).contains("expected 3, found 9"));
     assert!(
         with("host_services: 1", "host_services: 3", 209)
             .contains("needs host services 3, expected at most 1")

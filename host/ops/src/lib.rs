@@ -16,6 +16,7 @@ pub mod e4m3;
 pub mod formats;
 
 mod act;
+mod checksum;
 mod exp;
 mod gather;
 mod hadamard;
@@ -35,6 +36,7 @@ pub mod widen;
 mod testing;
 
 pub use act::{sigmoid, sqrt_softplus, swiglu};
+pub use checksum::{Checksum, checksum};
 pub use exp::{exp, exp_in_place};
 pub use gather::{gather_accumulate, gather_scores};
 pub use hadamard::hadamard;

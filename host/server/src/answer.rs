@@ -37,7 +37,7 @@ pub(crate) async fn whole(mut generation: Generation, life: &Lifecycle) -> Resul
         result = collect => result?,
         () = life.reached(Life::Cut) => return Err(stopped()),
     }
-    Ok(json_response(StatusCode::OK, &generation.shape().whole(&choices, generation.usage())))
+    Ok(json_response(StatusCode::OK, &generation.whole(choices)))
 }
 
 /// Answers with a stream of events. The generation is cancelled when the client leaves.
@@ -76,7 +76,7 @@ async fn events(
         match news {
             Some(Ok((index, delta))) => {
                 let first = !std::mem::replace(&mut begun[index], true);
-                for chunk in generation.shape().chunks(index, delta, first) {
+                for chunk in generation.form().chunks(index, delta, first) {
                     sender.send(event(&chunk)).await?;
                 }
             }
@@ -85,7 +85,8 @@ async fn events(
                 break;
             }
             None => {
-                if let Some(chunk) = generation.shape().usage_chunk(generation.usage()) {
+                let usage = generation.usage();
+                if let Some(chunk) = generation.form().last_chunk(usage) {
                     sender.send(event(&chunk)).await?;
                 }
                 break;

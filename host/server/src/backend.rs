@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crossbeam_channel::RecvTimeoutError;
-use hotseam_engine::{Engine, Event, Handle, Request, SubmitError};
+use hotseam_engine::{Engine, Event, Handle, PAGE_TOKENS, Request, Role, SubmitError};
+use hotseam_pd::Registry;
 
 /// The model as clients see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +17,33 @@ pub struct ModelInfo {
     pub max_context: usize,
     /// Token ids are below this.
     pub vocab_size: usize,
+}
+
+/// How much an engine has to do and room for, as of its last step.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Steps run since the start.
+    pub steps: u64,
+    /// Requests that run.
+    pub running: usize,
+    /// Requests that wait.
+    pub waiting: usize,
+    /// Requests that can run at once.
+    pub max_running: usize,
+    /// Rooms of requests that other workers have a part in.
+    pub rooms: usize,
+    /// Positions in KV pages that are taken.
+    pub used_tokens: usize,
+    /// Positions in all KV pages.
+    pub total_tokens: usize,
+    /// Positions of a KV page.
+    pub page_tokens: usize,
+    /// Rows of a prefill step, at most.
+    pub chunk: usize,
+    /// Prompt tokens computed since the start.
+    pub prompt_tokens: u64,
+    /// Tokens generated since the start.
+    pub generated_tokens: u64,
 }
 
 /// Runs requests.
@@ -33,8 +61,22 @@ pub trait Backend: Send + Sync + 'static {
     /// Names of the assignments that requests may choose, sorted.
     fn assignments(&self) -> Vec<String>;
 
+    /// What it does of a request.
+    fn role(&self) -> Role;
+
+    /// How much it has to do. Must not block.
+    fn load(&self) -> Load;
+
+    /// Forgets prefill states that are kept for reuse. False if it cannot any more.
+    fn flush(&self) -> bool;
+
     /// False once no request can run any more.
     fn alive(&self) -> bool;
+
+    /// The bootstrap registry of a prefill worker, which is served beside the other endpoints; `None` for other workers.
+    fn registry(&self) -> Option<&Registry> {
+        None
+    }
 }
 
 /// A running request; dropping it cancels the request.
@@ -68,8 +110,37 @@ impl Backend for Engine {
         self.slots().names()
     }
 
+    fn role(&self) -> Role {
+        self.config().role
+    }
+
+    fn load(&self) -> Load {
+        let (stats, config) = (self.stats(), self.config());
+        Load {
+            steps: stats.step,
+            running: stats.running,
+            waiting: stats.waiting,
+            max_running: config.max_seqs,
+            rooms: stats.rooms,
+            used_tokens: (stats.total_pages - stats.free_pages.min(stats.total_pages)) * PAGE_TOKENS,
+            total_tokens: stats.total_pages * PAGE_TOKENS,
+            page_tokens: PAGE_TOKENS,
+            chunk: config.chunk,
+            prompt_tokens: stats.prompt_tokens,
+            generated_tokens: stats.generated_tokens,
+        }
+    }
+
+    fn flush(&self) -> bool {
+        self.flush_prefixes()
+    }
+
     fn alive(&self) -> bool {
         self.is_running()
+    }
+
+    fn registry(&self) -> Option<&Registry> {
+        Engine::registry(self).map(|registry| &**registry)
     }
 }
 

@@ -1,7 +1,7 @@
 //! One choice of an answer: engine events to text.
 
 use hotseam_encoding::{Control, Detokenizer, EncodingError, StopMatcher, Tokenizer};
-use hotseam_engine::FinishReason;
+use hotseam_engine::{FinishReason, StopToken};
 
 /// Why a choice ended, in OpenAI's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,6 +10,15 @@ pub(crate) enum Finish {
     Stop,
     /// The limit of tokens.
     Length,
+    /// `/abort_request`, in SGLang's word.
+    Abort,
+}
+
+/// What ended a choice with [`Finish::Stop`].
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Matched {
+    Token(u32),
+    Text(String),
 }
 
 impl Finish {
@@ -17,6 +26,7 @@ impl Finish {
         match self {
             Self::Stop => "stop",
             Self::Length => "length",
+            Self::Abort => "abort",
         }
     }
 
@@ -47,9 +57,12 @@ pub(crate) struct Delta {
     pub(crate) text: String,
     /// Text before `</think>`, in thinking form.
     pub(crate) reasoning: String,
-    /// The tokens of that text.
+    /// The tokens of that text, or all generated ones with [`Manner::every_token`].
     pub(crate) records: Vec<Record>,
+    /// Tokens of the prompt whose probabilities were asked for.
+    pub(crate) prompt: Vec<Record>,
     pub(crate) finish: Option<Finish>,
+    pub(crate) matched: Option<Matched>,
 }
 
 impl Delta {
@@ -62,8 +75,24 @@ impl Delta {
         self.text += &later.text;
         self.reasoning += &later.reasoning;
         self.records.extend(later.records);
+        self.prompt.extend(later.prompt);
         self.finish = later.finish.or(self.finish);
+        self.matched = later.matched.or(self.matched.take());
     }
+}
+
+/// How the tokens of a choice become text.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Manner {
+    /// Strings that end the text.
+    pub(crate) stops: Vec<String>,
+    /// Tokens that end the text.
+    pub(crate) stop_tokens: Vec<u32>,
+    /// Whether the text begins with reasoning, up to `</think>`.
+    pub(crate) thinking: bool,
+    /// Whether every generated token is reported, as soon as it comes: also those whose text is held back or cut off, and
+    /// the stop token.
+    pub(crate) every_token: bool,
 }
 
 /// The state of one choice. Tokens go in, text comes out as soon as it is certain: whole characters, and
@@ -72,6 +101,7 @@ pub(crate) struct Choice {
     detokenizer: Detokenizer,
     stops: StopMatcher,
     stop_tokens: Vec<u32>,
+    every_token: bool,
     end_think: u32,
     thinking: bool,
     /// Characters that the detokeniser has given, and of those the ones that were shown.
@@ -85,16 +115,13 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    pub(crate) fn new(
-        tokenizer: &Tokenizer,
-        stops: Vec<String>,
-        stop_tokens: Vec<u32>,
-        thinking: bool,
-    ) -> Self {
+    pub(crate) fn new(tokenizer: &Tokenizer, manner: Manner) -> Self {
+        let Manner { stops, stop_tokens, thinking, every_token } = manner;
         Self {
             detokenizer: Detokenizer::new(tokenizer),
             stops: StopMatcher::new(stops),
             stop_tokens,
+            every_token,
             end_think: tokenizer.control(Control::EndThink),
             thinking,
             produced: 0,
@@ -113,6 +140,11 @@ impl Choice {
     /// True after a finish reason was given.
     pub(crate) fn finished(&self) -> bool {
         self.finished
+    }
+
+    /// Takes a token of the prompt.
+    pub(crate) fn prompt(&self, id: u32, logprob: f32, top: Vec<(u32, f32)>) -> Delta {
+        Delta { prompt: vec![Record { id, logprob, top, offset: 0 }], ..Delta::default() }
     }
 
     /// Takes a token. With `finish` in the result, a stop string was found and the engine can stop.
@@ -137,7 +169,8 @@ impl Choice {
             return Ok(delta);
         }
         let piece = self.detokenizer.push(id)?;
-        self.held.push(Record { id, logprob, top, offset: self.produced });
+        let record = Record { id, logprob, top, offset: self.produced };
+        if self.every_token { &mut delta.records } else { &mut self.held }.push(record);
         self.produced += piece.chars().count();
         let step = self.stops.push(&piece);
         self.show(step.text, &mut delta);
@@ -145,13 +178,15 @@ impl Choice {
             self.held.clear();
             self.finished = true;
             delta.finish = Some(Finish::Stop);
+            delta.matched = self.stops.matched().map(|text| Matched::Text(text.to_owned()));
         }
         Ok(delta)
     }
 
-    /// Takes the end of generation; `tokens` is the engine's count.
-    pub(crate) fn end(&mut self, finish: Finish, tokens: usize) -> Delta {
-        let mut delta = Delta::default();
+    /// Takes the end of generation; `tokens` is the engine's count, `stop` the token that ended it.
+    pub(crate) fn end(&mut self, finish: Finish, tokens: usize, stop: Option<StopToken>) -> Delta {
+        let mut delta =
+            Delta { matched: stop.as_ref().map(|stop| Matched::Token(stop.id)), ..Delta::default() };
         self.tokens = tokens;
         let rest = self.detokenizer.finish();
         if self.thinking {
@@ -164,6 +199,9 @@ impl Choice {
             if !step.stopped {
                 delta.records.append(&mut self.held);
             }
+        }
+        if let (true, Some(StopToken { id, logprob, top })) = (self.every_token, stop) {
+            delta.records.push(Record { id, logprob, top, offset: self.produced });
         }
         self.finished = true;
         delta.finish = Some(finish);

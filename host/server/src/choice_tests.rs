@@ -4,7 +4,9 @@ use std::path::Path;
 
 use hotseam_encoding::{Control, Tokenizer};
 
-use super::{Choice, Delta, Finish, Record};
+use hotseam_engine::StopToken;
+
+use super::{Choice, Delta, Finish, Manner, Matched, Record};
 
 fn tokenizer() -> Tokenizer {
     Tokenizer::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/nano-v4")).expect("loads")
@@ -22,13 +24,14 @@ fn run(choice: &mut Choice, ids: &[u32]) -> Delta {
             return all;
         }
     }
-    all.append(choice.end(Finish::Length, ids.len()));
+    all.append(choice.end(Finish::Length, ids.len(), None));
     all
 }
 
 fn choice(tokenizer: &Tokenizer, stops: &[&str], thinking: bool) -> Choice {
     let stops = stops.iter().map(|stop| (*stop).to_owned()).collect();
-    Choice::new(tokenizer, stops, vec![tokenizer.control(Control::Eos)], thinking)
+    let stop_tokens = vec![tokenizer.control(Control::Eos)];
+    Choice::new(tokenizer, Manner { stops, stop_tokens, thinking, every_token: false })
 }
 
 #[test]
@@ -107,4 +110,33 @@ fn an_unfinished_character_is_marked() {
     assert_eq!(all.text, "\u{fffd}");
     let unknown = choice(&tokenizer, &[], false).token(4096, 0.0, vec![]);
     assert!(unknown.is_err());
+}
+
+#[test]
+fn every_token_is_reported_at_once_where_that_is_asked_for() {
+    let tokenizer = tokenizer();
+    let ids = tokenizer.encode("one two three").expect("encodes");
+    let manner = |stops: &[&str]| Manner {
+        stops: stops.iter().map(|stop| (*stop).to_owned()).collect(),
+        stop_tokens: vec![tokenizer.control(Control::Eos)],
+        thinking: false,
+        every_token: true,
+    };
+    // Text that may be a stop string is held back, its tokens are not; those of a found one are reported too.
+    let mut choice = Choice::new(&tokenizer, manner(&[" two"]));
+    let mut seen = Vec::new();
+    let finished = ids.iter().map(|id| choice.token(*id, 0.0, vec![]).expect("a known id")).find(|delta| {
+        assert_eq!(delta.records.len(), 1);
+        seen.push(delta.records[0].id);
+        delta.finish.is_some()
+    });
+    let finished = finished.expect("stops");
+    assert_eq!(finished.matched, Some(Matched::Text(" two".to_owned())));
+    assert_eq!(seen, ids[..seen.len()]);
+    // So is the token that ends the answer.
+    let mut choice = Choice::new(&tokenizer, manner(&[]));
+    let eos = StopToken { id: tokenizer.control(Control::Eos), logprob: -1.5, top: vec![(1, -1.5)] };
+    let end = choice.end(Finish::Stop, 1, Some(eos.clone()));
+    assert_eq!(end.matched, Some(Matched::Token(eos.id)));
+    assert_eq!(end.records, [Record { id: eos.id, logprob: -1.5, top: eos.top, offset: 0 }]);
 }

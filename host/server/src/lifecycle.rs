@@ -5,7 +5,7 @@ use tokio::sync::watch;
 /// What the server is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Life {
-    /// The model is loading; `/health` answers, requests get 503.
+    /// The model is loading; everything gets 503.
     Starting,
     /// Serving.
     Ready,

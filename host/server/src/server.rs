@@ -8,6 +8,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use crate::lifecycle::{Life, Lifecycle};
+use crate::live::Live;
 use crate::public::{self, Public, Served};
 
 /// Limits of the public server.
@@ -108,6 +109,7 @@ impl Server {
             served: OnceLock::new(),
             life: Lifecycle::new(),
             choices: Arc::new(Semaphore::new(options.max_choices)),
+            live: Live::default(),
             body_limit: options.body_limit,
         });
         Ok(Self { listener, address, public, grace: options.grace })

@@ -38,6 +38,17 @@ pub type PollFn = extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *m
 /// `kv_transport.cancel`.
 pub type CancelFn = extern "C" fn(this: *mut c_void, ctx: *const StepCtx, ticket: u64) -> i32;
 
+/// `kv_transport.endpoint`.
+pub type EndpointFn =
+    extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *mut abi::EndpointArgs) -> i32;
+/// `kv_transport.connect`.
+pub type ConnectFn =
+    extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *mut abi::ConnectArgs) -> i32;
+/// `kv_transport.accept`.
+pub type AcceptFn = StepFn<abi::AcceptArgs>;
+/// `kv_transport.close`.
+pub type CloseFn = extern "C" fn(this: *mut c_void, ctx: *const StepCtx, args: *mut abi::CloseArgs) -> i32;
+
 /// A function of a cell, its instance and its counts.
 #[derive(Debug)]
 pub struct Bound<F> {
@@ -161,6 +172,59 @@ impl Bound<PollFn> {
         self.check()?;
         self.receipt.count(0);
         self.finish((self.f)(self.this, ctx, args))
+    }
+}
+
+impl Bound<EndpointFn> {
+    /// Where other instances reach the receiving side.
+    ///
+    /// # Errors
+    /// The plugin's code and text.
+    pub fn call(&self, ctx: &StepCtx) -> Result<String, CallError> {
+        self.check()?;
+        self.receipt.count(0);
+        let mut text = vec![0u8; 1024];
+        let mut args = abi::EndpointArgs {
+            size: size_of::<abi::EndpointArgs>() as u32,
+            capacity: text.len() as u32,
+            text: text.as_mut_ptr(),
+            len: 0,
+        };
+        self.finish((self.f)(self.this, ctx, &raw mut args))?;
+        text.truncate(args.len as usize);
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+impl Bound<ConnectFn> {
+    /// Number of a receiving side elsewhere.
+    ///
+    /// # Errors
+    /// The plugin's code and text.
+    pub fn call(&self, ctx: &StepCtx, endpoint: &str) -> Result<u64, CallError> {
+        self.check()?;
+        self.receipt.count(0);
+        let mut args = abi::ConnectArgs {
+            size: size_of::<abi::ConnectArgs>() as u32,
+            endpoint: abi::Text { ptr: endpoint.as_ptr(), len: endpoint.len() },
+            peer: 0,
+        };
+        self.finish((self.f)(self.this, ctx, &raw mut args))?;
+        Ok(args.peer)
+    }
+}
+
+impl Bound<CloseFn> {
+    /// Ends a room on the receiving side and returns the items that were written.
+    ///
+    /// # Errors
+    /// The plugin's code and text.
+    pub fn call(&self, ctx: &StepCtx, room: u64) -> Result<u64, CallError> {
+        self.check()?;
+        self.receipt.count(0);
+        let mut args = abi::CloseArgs { size: size_of::<abi::CloseArgs>() as u32, room, items: 0 };
+        self.finish((self.f)(self.this, ctx, &raw mut args))?;
+        Ok(args.items)
     }
 }
 

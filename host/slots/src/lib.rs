@@ -27,8 +27,8 @@ mod swap;
 mod variant;
 
 pub use bound::{
-    Bound, CallError, CancelFn, CompressFn, CoreFn, ExpertsFn, HeadFn, PollFn, PostFn, PreFn, PutFn,
-    RegisterFn, RouteFn, SelectFn, StepFn, StoreFn,
+    AcceptFn, Bound, CallError, CancelFn, CloseFn, CompressFn, ConnectFn, CoreFn, EndpointFn, ExpertsFn,
+    HeadFn, PollFn, PostFn, PreFn, PutFn, RegisterFn, RouteFn, SelectFn, StepFn, StoreFn,
 };
 pub use cell::{Cell, CellId, Class};
 pub use diff::{CellChange, CellVariant, SwapReport, changes};
@@ -45,7 +45,7 @@ pub use rule::Rule;
 pub use seam::{Op, Phase, Seam, Topology};
 pub use selector::{Scope, Selector, SelectorError};
 pub use slots::{LayoutPolicy, Slots};
-pub use snapshot::{LayerCells, Layout, Snapshot, TransportCell};
+pub use snapshot::{LayerCells, Layout, RemoteCell, Snapshot, TransportCell};
 pub use swap::{
     Change, CheckDepth, KvPolicy, LayoutMove, Newcomer, Probation, SwapEvent, SwapMarker, SwapPlan,
     SwapPolicy, SwapRecord, SwapRequest, SwapStage, Verdict, Verdicts, check_conformance,

@@ -1,8 +1,8 @@
 //! Snapshots: an assignment with every cell bound, ready for a step.
 
 use crate::bound::{
-    Bound, CancelFn, CompressFn, CoreFn, ExpertsFn, HeadFn, PollFn, PostFn, PreFn, PutFn, RegisterFn,
-    RouteFn, SelectFn, StoreFn,
+    AcceptFn, Bound, CancelFn, CloseFn, CompressFn, ConnectFn, CoreFn, EndpointFn, ExpertsFn, HeadFn, PollFn,
+    PostFn, PreFn, PutFn, RegisterFn, RouteFn, SelectFn, StoreFn,
 };
 use crate::cell::CellId;
 use crate::digest::Digest;
@@ -63,6 +63,21 @@ pub struct TransportCell {
     pub poll: Bound<PollFn>,
     /// `kv_transport.cancel`.
     pub cancel: Bound<CancelFn>,
+    /// What reaches other processes; `None` if the variant has both sides in one.
+    pub remote: Option<RemoteCell>,
+}
+
+/// The functions of a transport between processes.
+#[derive(Debug)]
+pub struct RemoteCell {
+    /// `kv_transport.endpoint`.
+    pub endpoint: Bound<EndpointFn>,
+    /// `kv_transport.connect`.
+    pub connect: Bound<ConnectFn>,
+    /// `kv_transport.accept`.
+    pub accept: Bound<AcceptFn>,
+    /// `kv_transport.close`.
+    pub close: Bound<CloseFn>,
 }
 
 /// How the entries of a pool look.
@@ -214,8 +229,12 @@ impl LayerCells {
 impl TransportCell {
     /// The cell with the counts of all its functions.
     pub fn view(&self) -> CellView<'_> {
-        let others = [self.register.view(), self.poll.view(), self.cancel.view()];
-        others.iter().fold(self.put.view(), |sum, v| CellView {
+        let remote = self
+            .remote
+            .iter()
+            .flat_map(|r| [r.endpoint.view(), r.connect.view(), r.accept.view(), r.close.view()]);
+        let others = [self.register.view(), self.poll.view(), self.cancel.view()].into_iter().chain(remote);
+        others.fold(self.put.view(), |sum, v| CellView {
             calls: sum.calls + v.calls,
             rows: sum.rows + v.rows,
             ..sum
@@ -278,6 +297,19 @@ impl Cells {
         })
     }
 
+    fn remote(&self, cell: CellId) -> Result<Option<RemoteCell>, SlotsError> {
+        let has = self.0.get(&cell).and_then(|generation| transport(generation));
+        if has.is_none_or(|t| t.endpoint.is_none()) {
+            return Ok(None);
+        }
+        Ok(Some(RemoteCell {
+            endpoint: self.bind(cell, transport, |t| t.endpoint)?,
+            connect: self.bind(cell, transport, |t| t.connect)?,
+            accept: self.bind(cell, transport, |t| t.accept)?,
+            close: self.bind(cell, transport, |t| t.close)?,
+        }))
+    }
+
     fn transport(&self) -> Result<TransportCell, SlotsError> {
         let cell = id(Seam::KvTransport, Op::Transport, None, None);
         Ok(TransportCell {
@@ -285,6 +317,7 @@ impl Cells {
             put: self.bind(cell, transport, |t| t.put)?,
             poll: self.bind(cell, transport, |t| t.poll)?,
             cancel: self.bind(cell, transport, |t| t.cancel)?,
+            remote: self.remote(cell)?,
         })
     }
 }

@@ -39,7 +39,7 @@ fn answer(engine: &Engine, prompt: &[u32], gaps: &mut Vec<Gap>) -> Result<Vec<u3
                 gaps.extend(last.map(|from| Gap { from, to: now }));
                 (last, tokens) = (Some(now), [tokens, vec![id]].concat());
             }
-            Some(Event::Logits { .. }) => {}
+            Some(Event::Logits { .. } | Event::Prompt { .. }) => {}
             Some(Event::Done { .. }) => return Ok(tokens),
             Some(Event::Failed { code, message }) => return Err(format!("{code}: {message}")),
             None => return Err("the engine stopped".to_owned()),

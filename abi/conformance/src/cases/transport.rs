@@ -207,6 +207,8 @@ impl World {
             item_bytes: 4 * a.item_words as u64,
             src_items: SRC_ITEMS as u64,
             dst_items: DST_ITEMS as u64,
+            src_offset: 0,
+            src_fd: -1,
         };
         let regions: Vec<Region> = self.areas.iter_mut().map(region).collect();
         let args = RegisterArgs {
@@ -303,6 +305,7 @@ fn put(
         src_items: from.as_ptr(),
         dst_items: to.as_ptr(),
         ticket: &raw mut ticket,
+        peer: 0,
     };
     let f = runner.subject.kv_transport.and_then(|t| t.put).expect("put is there");
     let ctx = context(runner.subject, phase::PREFILL, u32::MAX, 0);

@@ -409,6 +409,10 @@ pub(crate) fn report(seam: u32, layout: u32, fault: Fault, level: Level, only: O
         put: Some(shims::kv_transport::put::<P>),
         poll: Some(shims::kv_transport::poll::<P>),
         cancel: Some(shims::kv_transport::cancel::<P>),
+        endpoint: None,
+        connect: None,
+        accept: None,
+        close: None,
     };
     let subject = Subject {
         variant: "truth",

@@ -425,7 +425,8 @@ struct HotseamMhcHeadArgs {
 /** Compressor state rows of the indexer. */
 #define HOTSEAM_COMPONENT_INDEX_STATE 6u
 
-/** One side of a component of one layer: `items` of equal size. */
+/** A component of one layer: `items` of equal size. Where the two sides are in two processes each registers its own, and
+ *  the side that is elsewhere is null and has no items. */
 struct HotseamRegion {
     /** One of `component`. */
     uint32_t component;
@@ -441,6 +442,11 @@ struct HotseamRegion {
     uint64_t src_items;
     /** Items on the receiving side. */
     uint64_t dst_items;
+    /** Byte of `src_fd` at which `src` lies. */
+    uint64_t src_offset;
+    /** File of shared memory that the sending side lies in, for transports that map it into another process; -1 for none.
+     *  It stays the host's and open until the next register. */
+    int32_t src_fd;
 };
 
 /** `kv_transport.register`: names all regions once, before the first put; a second call replaces them.
@@ -457,7 +463,8 @@ struct HotseamRegisterArgs {
 /** `kv_transport.put`: start to move items of one component and layer for one request.
  *
  *  Item `src_items[i]` is copied to `dst_items[i]`. Completion is seen by `poll`; until then the source must not
- *  change and the destination must not be read. Puts of one room may complete in any order. */
+ *  change and the destination must not be read. Puts of one room may complete in any order. A put that cannot be made
+ *  because of the other side is no error of the call: its ticket fails. */
 struct HotseamPutArgs {
     /** Bytes of this struct known to the host. */
     uint32_t size;
@@ -475,6 +482,8 @@ struct HotseamPutArgs {
     const int32_t *dst_items;
     /** Set to a ticket that is unique for the instance. */
     uint64_t *ticket;
+    /** Number of the receiving side, as `connect` gave it; 0 for the one that is registered with this instance. */
+    uint64_t peer;
 };
 
 /** States of a transfer. A state only rises; `FAILED` is final. */
@@ -485,7 +494,8 @@ struct HotseamPutArgs {
 /** Given up; the destination holds anything. */
 #define HOTSEAM_TRANSFER_FAILED 2u
 
-/** `kv_transport.poll`: state of a ticket. Tickets are forgotten after they were reported done or failed. */
+/** `kv_transport.poll`: state of a ticket. Tickets are forgotten after they were reported done or failed. The reason of a
+ *  failure, if there is one to tell, is given to `HostServicesV1::error` in the call that reports it. */
 struct HotseamPollArgs {
     /** Bytes of this struct known to the host. */
     uint32_t size;
@@ -495,6 +505,58 @@ struct HotseamPollArgs {
     uint64_t ticket;
     /** Set to the bytes moved so far. */
     uint64_t bytes;
+};
+
+/** `kv_transport.endpoint`: where other instances of the transport reach the receiving side of this one. May allocate, and
+ *  begins to listen where it did not. */
+struct HotseamEndpointArgs {
+    /** Bytes of this struct known to the host. */
+    uint32_t size;
+    /** Bytes that `text` has room for. */
+    uint32_t capacity;
+    /** `[capacity]` set to UTF-8 text that only this transport reads, in one line. */
+    uint8_t *text;
+    /** Set to its bytes. */
+    uint32_t len;
+};
+
+/** `kv_transport.connect`: names a receiving side in another instance. Must not wait for it: what cannot be reached fails the
+ *  tickets of its puts. The same text gives the same number. */
+struct HotseamConnectArgs {
+    /** Bytes of this struct known to the host. */
+    uint32_t size;
+    /** What the other instance's `endpoint` gave. */
+    HotseamText endpoint;
+    /** Set to the number for `PutArgs::peer`, at least 1. */
+    uint64_t peer;
+};
+
+/** `kv_transport.accept`: from now on other instances may write these items for a room. Nothing else is ever written.
+ *  Called once for each component and layer of a room, before the other side learns of them. */
+struct HotseamAcceptArgs {
+    /** Bytes of this struct known to the host. */
+    uint32_t size;
+    /** One of `component`. */
+    uint32_t component;
+    /** Layer number in the checkpoint. */
+    uint32_t layer;
+    /** Number of items. */
+    uint32_t n_items;
+    /** `bootstrap_room` of the request. */
+    uint64_t room;
+    /** `[n_items]` on the receiving side. */
+    const int32_t *items;
+};
+
+/** `kv_transport.close`: ends a room on the receiving side. After it returns nothing is written for the room. A room that is
+ *  not known has no items. */
+struct HotseamCloseArgs {
+    /** Bytes of this struct known to the host. */
+    uint32_t size;
+    /** `bootstrap_room` of the request. */
+    uint64_t room;
+    /** Set to the number of items that were written whole, each counted once. */
+    uint64_t items;
 };
 
 #ifdef __cplusplus

@@ -100,20 +100,32 @@ HOTSEAM_LAYOUT(sizeof(HotseamMhcHeadArgs) == 464 && offsetof(HotseamMhcHeadArgs,
                && offsetof(HotseamMhcHeadArgs, batch) == 16 && offsetof(HotseamMhcHeadArgs, streams) == 24
                && offsetof(HotseamMhcHeadArgs, fn_weight) == 112 && offsetof(HotseamMhcHeadArgs, base) == 200
                && offsetof(HotseamMhcHeadArgs, scale) == 288 && offsetof(HotseamMhcHeadArgs, x) == 376);
-HOTSEAM_LAYOUT(sizeof(HotseamRegion) == 48 && offsetof(HotseamRegion, component) == 0
+HOTSEAM_LAYOUT(sizeof(HotseamRegion) == 64 && offsetof(HotseamRegion, component) == 0
                && offsetof(HotseamRegion, layer) == 4 && offsetof(HotseamRegion, src) == 8
                && offsetof(HotseamRegion, dst) == 16 && offsetof(HotseamRegion, item_bytes) == 24
-               && offsetof(HotseamRegion, src_items) == 32 && offsetof(HotseamRegion, dst_items) == 40);
+               && offsetof(HotseamRegion, src_items) == 32 && offsetof(HotseamRegion, dst_items) == 40
+               && offsetof(HotseamRegion, src_offset) == 48 && offsetof(HotseamRegion, src_fd) == 56);
 HOTSEAM_LAYOUT(sizeof(HotseamRegisterArgs) == 16 && offsetof(HotseamRegisterArgs, size) == 0
                && offsetof(HotseamRegisterArgs, n_regions) == 4 && offsetof(HotseamRegisterArgs, regions) == 8);
-HOTSEAM_LAYOUT(sizeof(HotseamPutArgs) == 48 && offsetof(HotseamPutArgs, size) == 0
+HOTSEAM_LAYOUT(sizeof(HotseamPutArgs) == 56 && offsetof(HotseamPutArgs, size) == 0
                && offsetof(HotseamPutArgs, component) == 4 && offsetof(HotseamPutArgs, layer) == 8
                && offsetof(HotseamPutArgs, n_items) == 12 && offsetof(HotseamPutArgs, room) == 16
                && offsetof(HotseamPutArgs, src_items) == 24 && offsetof(HotseamPutArgs, dst_items) == 32
-               && offsetof(HotseamPutArgs, ticket) == 40);
+               && offsetof(HotseamPutArgs, ticket) == 40 && offsetof(HotseamPutArgs, peer) == 48);
 HOTSEAM_LAYOUT(sizeof(HotseamPollArgs) == 24 && offsetof(HotseamPollArgs, size) == 0
                && offsetof(HotseamPollArgs, state) == 4 && offsetof(HotseamPollArgs, ticket) == 8
                && offsetof(HotseamPollArgs, bytes) == 16);
+HOTSEAM_LAYOUT(sizeof(HotseamEndpointArgs) == 24 && offsetof(HotseamEndpointArgs, size) == 0
+               && offsetof(HotseamEndpointArgs, capacity) == 4 && offsetof(HotseamEndpointArgs, text) == 8
+               && offsetof(HotseamEndpointArgs, len) == 16);
+HOTSEAM_LAYOUT(sizeof(HotseamConnectArgs) == 32 && offsetof(HotseamConnectArgs, size) == 0
+               && offsetof(HotseamConnectArgs, endpoint) == 8 && offsetof(HotseamConnectArgs, peer) == 24);
+HOTSEAM_LAYOUT(sizeof(HotseamAcceptArgs) == 32 && offsetof(HotseamAcceptArgs, size) == 0
+               && offsetof(HotseamAcceptArgs, component) == 4 && offsetof(HotseamAcceptArgs, layer) == 8
+               && offsetof(HotseamAcceptArgs, n_items) == 12 && offsetof(HotseamAcceptArgs, room) == 16
+               && offsetof(HotseamAcceptArgs, items) == 24);
+HOTSEAM_LAYOUT(sizeof(HotseamCloseArgs) == 24 && offsetof(HotseamCloseArgs, size) == 0
+               && offsetof(HotseamCloseArgs, room) == 8 && offsetof(HotseamCloseArgs, items) == 16);
 HOTSEAM_LAYOUT(sizeof(HotseamHostServicesV1) == 48 && offsetof(HotseamHostServicesV1, size) == 0
                && offsetof(HotseamHostServicesV1, version) == 4 && offsetof(HotseamHostServicesV1, threads) == 8
                && offsetof(HotseamHostServicesV1, ctx) == 16 && offsetof(HotseamHostServicesV1, log) == 24
@@ -132,9 +144,11 @@ HOTSEAM_LAYOUT(sizeof(HotseamMoeV1) == 16 && offsetof(HotseamMoeV1, route) == 0
                && offsetof(HotseamMoeV1, experts) == 8);
 HOTSEAM_LAYOUT(sizeof(HotseamMhcV1) == 24 && offsetof(HotseamMhcV1, pre) == 0 && offsetof(HotseamMhcV1, post) == 8
                && offsetof(HotseamMhcV1, head) == 16);
-HOTSEAM_LAYOUT(sizeof(HotseamKvTransportV1) == 32 && offsetof(HotseamKvTransportV1, register_) == 0
+HOTSEAM_LAYOUT(sizeof(HotseamKvTransportV1) == 64 && offsetof(HotseamKvTransportV1, register_) == 0
                && offsetof(HotseamKvTransportV1, put) == 8 && offsetof(HotseamKvTransportV1, poll) == 16
-               && offsetof(HotseamKvTransportV1, cancel) == 24);
+               && offsetof(HotseamKvTransportV1, cancel) == 24 && offsetof(HotseamKvTransportV1, endpoint) == 32
+               && offsetof(HotseamKvTransportV1, connect) == 40 && offsetof(HotseamKvTransportV1, accept) == 48
+               && offsetof(HotseamKvTransportV1, close) == 56);
 HOTSEAM_LAYOUT(sizeof(HotseamPluginV1) == 104 && offsetof(HotseamPluginV1, size) == 0
                && offsetof(HotseamPluginV1, contract) == 4 && offsetof(HotseamPluginV1, seam) == 8
                && offsetof(HotseamPluginV1, host_services) == 12 && offsetof(HotseamPluginV1, manifest) == 16

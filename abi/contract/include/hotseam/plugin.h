@@ -118,7 +118,8 @@ struct HotseamMhcV1 {
     int32_t (*head)(void *self, const HotseamStepCtx *ctx, const HotseamMhcHeadArgs *args);
 };
 
-/** Functions of the `kv_transport` seam. They run on one host thread; `put` must not wait for completion. */
+/** Functions of the `kv_transport` seam. They run on one host thread; `put` must not wait for completion. The last four come
+ *  together: a transport that lacks them has both sides in one process. */
 struct HotseamKvTransportV1 {
     /** See `RegisterArgs`. */
     int32_t (*register_)(void *self, const HotseamStepCtx *ctx, const HotseamRegisterArgs *args);
@@ -126,8 +127,17 @@ struct HotseamKvTransportV1 {
     int32_t (*put)(void *self, const HotseamStepCtx *ctx, const HotseamPutArgs *args);
     /** See `PollArgs`. */
     int32_t (*poll)(void *self, const HotseamStepCtx *ctx, HotseamPollArgs *args);
-    /** Gives a ticket up: after it returns the destination is not written any more. Unknown tickets are fine. */
+    /** Gives a ticket up: after it returns the source is not read and the destination is not written any more, as far as they
+     *  are registered here; a destination elsewhere is closed there. Unknown tickets are fine. */
     int32_t (*cancel)(void *self, const HotseamStepCtx *ctx, uint64_t ticket);
+    /** See `EndpointArgs`. */
+    int32_t (*endpoint)(void *self, const HotseamStepCtx *ctx, HotseamEndpointArgs *args);
+    /** See `ConnectArgs`. */
+    int32_t (*connect)(void *self, const HotseamStepCtx *ctx, HotseamConnectArgs *args);
+    /** See `AcceptArgs`. */
+    int32_t (*accept)(void *self, const HotseamStepCtx *ctx, const HotseamAcceptArgs *args);
+    /** See `CloseArgs`. */
+    int32_t (*close)(void *self, const HotseamStepCtx *ctx, HotseamCloseArgs *args);
 };
 
 /** Everything a plugin hands to the host. Static for the life of the process. */

@@ -28,6 +28,10 @@ typedef struct HotseamRegion HotseamRegion;
 typedef struct HotseamRegisterArgs HotseamRegisterArgs;
 typedef struct HotseamPutArgs HotseamPutArgs;
 typedef struct HotseamPollArgs HotseamPollArgs;
+typedef struct HotseamEndpointArgs HotseamEndpointArgs;
+typedef struct HotseamConnectArgs HotseamConnectArgs;
+typedef struct HotseamAcceptArgs HotseamAcceptArgs;
+typedef struct HotseamCloseArgs HotseamCloseArgs;
 typedef struct HotseamHostServicesV1 HotseamHostServicesV1;
 typedef struct HotseamInfoV1 HotseamInfoV1;
 typedef struct HotseamAttentionV1 HotseamAttentionV1;
@@ -42,7 +46,7 @@ extern "C" {
 #endif
 
 /** Number of this contract draft. Host and plugin must have the same number. */
-#define HOTSEAM_CONTRACT 2u
+#define HOTSEAM_CONTRACT 3u
 
 /** Name of the symbol by which a C or C++ plugin hands over its `PluginV1`:
  *  `const PluginV1 *hotseam_plugin_v1(void)`. */

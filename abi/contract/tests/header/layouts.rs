@@ -44,16 +44,20 @@ layouts! {
     MhcPreArgs { size, iters, hc_eps, norm_eps, batch, streams, fn_weight, base, scale, next_norm, x, post, comb }
     MhcPostArgs { size, batch, f, streams, post, comb, out }
     MhcHeadArgs { size, hc_eps, norm_eps, batch, streams, fn_weight, base, scale, x }
-    Region { component, layer, src, dst, item_bytes, src_items, dst_items }
+    Region { component, layer, src, dst, item_bytes, src_items, dst_items, src_offset, src_fd }
     RegisterArgs { size, n_regions, regions }
-    PutArgs { size, component, layer, n_items, room, src_items, dst_items, ticket }
+    PutArgs { size, component, layer, n_items, room, src_items, dst_items, ticket, peer }
     PollArgs { size, state, ticket, bytes }
+    EndpointArgs { size, capacity, text, len }
+    ConnectArgs { size, endpoint, peer }
+    AcceptArgs { size, component, layer, n_items, room, items }
+    CloseArgs { size, room, items }
     HostServicesV1 { size, version, threads, ctx, log, error, parallel_for }
     InfoV1 { size, capabilities, phases, layout, dim, rope_dim, data_bytes, scale_bytes }
     AttentionV1 { store, compress, core }
     IndexerV1 { compress, select }
     MoeV1 { route, experts }
     MhcV1 { pre, post, head }
-    KvTransportV1 { register, put, poll, cancel }
+    KvTransportV1 { register, put, poll, cancel, endpoint, connect, accept, close }
     PluginV1 { size, contract, seam, host_services, manifest, probe, create, info, destroy, attention, indexer, moe, mhc, kv_transport }
 }

@@ -13,7 +13,7 @@ pub use indexer::Select;
 pub use kv::{Form, Pool, PoolMut, Rope, SharedPool};
 pub use mhc::{MhcHead, MhcPost, MhcPre};
 pub use moe::{Expert, Experts, Route};
-pub use transport::Put;
+pub use transport::{Accept, Put, Run};
 
 use crate::tensor::raw;
 use crate::{Error, Result};

@@ -234,8 +234,10 @@ pub(crate) struct ReloadArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  hotseam trace -c configs/quickstart.yaml\n  \
                   hotseam trace -c configs/context-loss.yaml --capture indexer.select@decode:layers=2 --needle 2048 -o call.safetensors\n  \
-                  hotseam plugin check 'indexer/cpu-sm120{keys: bf16}' --replay call.safetensors\n\n\
-                  Without --capture it asks a running server. With it the model runs in this process.")]
+                  hotseam plugin check 'indexer/cpu-sm120{keys: bf16}' --replay call.safetensors\n  \
+                  hotseam trace -c configs/quickstart.yaml --kv --prompt-tokens 600\n\n\
+                  Without --capture and --kv it asks a running server. With them the model runs in this process.\n\n\
+                  Exit codes of --kv: 0 every item arrived as it was sent, 1 some did not, 2 usage or configuration.")]
 pub(crate) struct TraceArgs {
     #[command(flatten)]
     pub(crate) assignment: AssignmentArgs,

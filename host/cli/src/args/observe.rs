@@ -52,18 +52,23 @@ pub(crate) struct CompareArgs {
     pub(crate) format: Format,
 }
 
-/// The capture part of `hotseam trace`.
+/// The part of `hotseam trace` that runs a model.
 #[derive(Debug, Args)]
 #[command(
-    mut_arg("prompt_tokens", |arg| arg.requires("capture")),
-    mut_arg("decode_tokens", |arg| arg.requires("capture")),
-    mut_arg("needle", |arg| arg.requires("capture"))
+    group(clap::ArgGroup::new("in_process").args(["capture", "kv"])),
+    mut_arg("prompt_tokens", |arg| arg.requires("in_process")),
+    mut_arg("decode_tokens", |arg| arg.requires("in_process")),
+    mut_arg("needle", |arg| arg.requires("in_process"))
 )]
 pub(crate) struct CaptureArgs {
     /// Runs the model in this process and writes one call of this cell, such as `indexer.select@decode:layers=2`, to a
     /// file with all that it reads.
     #[arg(long, value_name = "CELL", requires = "out", requires = "config")]
     pub(crate) capture: Option<String>,
+    /// Runs the model in this process, prefill and decode in two stores, and shows what the KV hand-off of one request brought:
+    /// every component and layer, by checksum.
+    #[arg(long, requires = "config")]
+    pub(crate) kv: bool,
     /// Which call of the cell, from 0.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "capture")]
     pub(crate) call: u64,

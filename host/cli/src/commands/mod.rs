@@ -7,6 +7,7 @@ pub(crate) mod compare;
 pub(crate) mod completion;
 pub(crate) mod config;
 pub(crate) mod graft;
+pub(crate) mod kv_map;
 pub(crate) mod live;
 pub(crate) mod needle;
 pub(crate) mod plugin;

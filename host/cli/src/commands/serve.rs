@@ -38,7 +38,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<u8, Failure> {
 }
 
 async fn serve(config: Config, source: ConfigSource) -> Result<u8, Failure> {
-    // The listener first: a taken port costs no loading, and /health answers while the model loads.
+    // The listener first: a taken port costs no loading, and whoever asks while the model loads hears so.
     let server = Server::bind(ServerOptions::new(config.server.listen)).await.map_err(Failure::usage)?;
     let address = server.address();
     let admin_path = config.server.admin.clone().unwrap_or_else(|| default_admin_path(address.port()));
@@ -87,6 +87,12 @@ async fn serve(config: Config, source: ConfigSource) -> Result<u8, Failure> {
         "serving {name} on http://{address}\nadmin socket {path}\nswap with:  hotseam swap SELECTOR VARIANT --admin {path}",
         path = admin_path.display()
     ));
+    if let Some(control) = engine.control() {
+        terminal::talk(&format!(
+            "prefill worker: bootstrap registry on port {}, control on {control}",
+            address.port()
+        ));
+    }
     if let Some(address) = tcp_address {
         terminal::talk(&format!("admin listener http://{address}, with a token"));
     }

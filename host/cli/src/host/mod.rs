@@ -11,11 +11,12 @@ mod workload;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
-use hotseam_config::{Config, WeightMemory};
+use hotseam_config::{Config, DisaggregationSection, WeightMemory};
 use hotseam_encoding::Tokenizer;
-use hotseam_engine::{Engine, EngineConfig, EngineError, GuardReport, SwapSettings};
+use hotseam_engine::{Engine, EngineConfig, EngineError, GuardReport, PdSettings, Role, SwapSettings};
 use hotseam_model::{Model, ModelConfig};
 use hotseam_slots::{Geometry, Registry, Slots, Topology};
 
@@ -142,7 +143,9 @@ fn launch(config: &Config, server: bool) -> Result<Host, Failure> {
     }
     let tokenizer = Tokenizer::load(path).map_err(Failure::usage)?;
     let slots = slots_after(config, &loaded.config, server)?;
-    let sizes = engine_sizes(config, &loaded.config)?;
+    // A command that runs the model in its own process is both ends of a pair.
+    let role = if server { role(config) } else { Role::Single };
+    let sizes = EngineConfig { role, ..engine_sizes(config, &loaded.config)? };
     // Compressed entries are roped at positions of the text, so the context is all that is asked for.
     let model = Model::new(loaded.config, loaded.weights, config.engine.max_context);
     let engine = Engine::start(Arc::new(model), Arc::new(slots), sizes).map_err(Failure::usage)?;
@@ -155,6 +158,25 @@ fn topology(config: &Config) -> Topology {
     match config.engine.topology {
         hotseam_config::Topology::Single => Topology::Single,
         hotseam_config::Topology::Paired => Topology::Paired,
+    }
+}
+
+fn role(config: &Config) -> Role {
+    match config.disaggregation.role {
+        hotseam_config::Role::Single => Role::Single,
+        hotseam_config::Role::Prefill => Role::Prefill,
+        hotseam_config::Role::Decode => Role::Decode,
+    }
+}
+
+fn pd(section: &DisaggregationSection) -> PdSettings {
+    PdSettings {
+        listen: section.listen,
+        advertise: section.advertise.clone(),
+        bootstrap_timeout: Duration::from_secs_f64(section.bootstrap_timeout_seconds),
+        waiting_timeout: Duration::from_secs_f64(section.waiting_timeout_seconds),
+        hosts: section.hosts.clone(),
+        audit: section.audit,
     }
 }
 
@@ -181,6 +203,7 @@ pub(crate) fn engine_sizes(config: &Config, model: &ModelConfig) -> Result<Engin
         chunk: section.chunk,
         pages: section.pages,
         topology: topology(config),
+        pd: pd(&config.disaggregation),
         index_topk: section.index_topk,
         prefix_cache_bytes: section.prefix_cache_bytes,
         guard: section.guard,

@@ -1,6 +1,6 @@
 //! Who comes in, who goes, and who starts again.
 
-use super::{Scheduler, is_prefill, layouts};
+use super::{Pair, Scheduler, is_prefill, layouts};
 use crate::prefix;
 use crate::request::FinishReason;
 use crate::sequence::{Sequence, Stage, Ticket};
@@ -12,10 +12,14 @@ use std::sync::atomic::Ordering;
 impl Scheduler {
     pub(super) fn drop_cancelled(&mut self) {
         let before = self.waiting.len();
+        if let Pair::Prefill(end) = &mut self.pair {
+            let gone = self.waiting.iter().filter(|ticket| ticket.is_cancelled());
+            gone.for_each(|ticket| end.left(ticket));
+        }
         self.waiting.retain(|ticket| !ticket.is_cancelled());
         self.published.waiting.fetch_sub(before - self.waiting.len(), Ordering::Relaxed);
         for i in (0..self.running.len()).rev() {
-            if self.running[i].ticket.is_cancelled() {
+            if self.running[i].ticket.is_cancelled() && !self.is_held(i) {
                 self.running[i].finish(FinishReason::Cancelled);
                 self.remove(i);
             }
@@ -25,6 +29,7 @@ impl Scheduler {
     /// Ends a running request whose client knows.
     pub(super) fn remove(&mut self, index: usize) {
         let sequence = self.running.remove(index);
+        let Some(sequence) = self.leave_room(sequence) else { return };
         match (sequence.stage, &mut self.decode) {
             (Stage::Decode { .. }, Some(store)) => store.close(sequence.kv),
             _ => self.prefill.close(sequence.kv),
@@ -34,6 +39,9 @@ impl Scheduler {
     /// Sends a running request back to the head of the line, to prefill its prompt and its answer so far anew: its KV is
     /// of another layout, or not to be trusted.
     pub(super) fn requeue(&mut self, index: usize) {
+        if !self.begin_room_again(index) {
+            return;
+        }
         let sequence = self.running.remove(index);
         self.watch.recomputed(&sequence.assignment);
         let in_decode = matches!(sequence.stage, Stage::Decode { .. });
@@ -59,8 +67,10 @@ impl Scheduler {
         if let Some(decode) = &mut self.decode {
             self.handoff.reclaim(decode);
         }
+        self.expire_waiting();
         while self.running.len() < self.config.max_seqs {
-            let open = |ticket: &Ticket| !self.watch.drains(&ticket.request.assignment);
+            let open =
+                |ticket: &Ticket| !self.watch.drains(&ticket.request.assignment) && self.may_start(ticket);
             let Some(next) = self.waiting.iter().position(open) else { return };
             let tokens = self.waiting[next].tokens();
             // Prompts that run now take their pages of the decode store only at the hand-off.
@@ -79,7 +89,8 @@ impl Scheduler {
 
     fn start(&mut self, ticket: Ticket) {
         let Some(snapshot) = self.watch.table(&self.slots, &ticket.request.assignment) else {
-            ticket.fail("E-ASSIGNMENT", format!("assignment `{}` was removed", ticket.request.assignment));
+            let message = format!("assignment `{}` was removed", ticket.request.assignment);
+            self.refuse(&ticket, "E-ASSIGNMENT", &message);
             return;
         };
         let layouts: Arc<[LayerLayout]> = layouts(&self.model.config, &snapshot).collect();
@@ -87,9 +98,11 @@ impl Scheduler {
         if let Some(decode) = &mut self.decode {
             decode.ensure(&layouts);
         }
+        let Some(ticket) = self.enter_room(ticket, &snapshot, &layouts) else { return };
         let tokens = ticket.tokens();
         let reuse = ticket.request.reuse_prefill
             && !ticket.request.tap_logits
+            && ticket.request.prompt_logprobs.is_none()
             && ticket.observer.is_none()
             && ticket.resume.is_none();
         let digest = self.prefix_digest(&snapshot);
@@ -100,7 +113,7 @@ impl Scheduler {
         let Some(saved) = saved else {
             match self.prefill.open(tokens) {
                 Ok(kv) => self.running.push(Sequence::new(ticket, kv, layouts)),
-                Err(error) => ticket.fail("E-KV-EXHAUSTED", error.to_string()),
+                Err(error) => self.refuse(&ticket, "E-KV-EXHAUSTED", &error.to_string()),
             }
             return;
         };
@@ -110,7 +123,7 @@ impl Scheduler {
                 self.running.push(Sequence::new(ticket, kv, layouts));
                 self.finish_prefill(self.running.len() - 1, &snapshot, &logits, chunks);
             }
-            Err(error) => ticket.fail("E-KV-RESTORE", error.to_string()),
+            Err(error) => self.refuse(&ticket, "E-KV-RESTORE", &error.to_string()),
         }
     }
 }

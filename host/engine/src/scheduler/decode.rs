@@ -45,7 +45,7 @@ impl Scheduler {
         for (row, (index, _)) in members.iter().enumerate().rev() {
             let Stage::Decode { chunk, .. } = self.running[*index].stage else { continue };
             let logits = &logits[row * vocab..(row + 1) * vocab];
-            self.running[*index].tap(self.plan.positions[row], logits);
+            self.running[*index].tell(self.plan.positions[row], logits);
             self.choose(*index, logits, chunk);
         }
         (self.members, self.logits) = (members, logits);

@@ -6,9 +6,13 @@
 
 mod admit;
 mod decode;
+mod pair;
 mod prefill;
+mod receiving;
+mod sending;
 mod step;
 
+use crate::disagg::audit::Audit;
 use crate::engine::{Incoming, Published};
 use crate::forward::Forward;
 use crate::guard::Guard;
@@ -18,7 +22,7 @@ use crate::provenance::Provenance;
 use crate::sequence::{Sequence, Stage, Ticket};
 use crate::swaps::trial::Link;
 use crate::watch::Watch;
-use crate::{EngineConfig, Topology};
+use crate::{EngineConfig, Role, Topology};
 use crossbeam_channel::{Receiver, TryRecvError};
 use hotseam_kv::{KvConfig, KvStore, LayerLayout, Layout, Plan};
 use hotseam_model::{LayerClass, Model, ModelConfig};
@@ -26,6 +30,8 @@ use hotseam_slots::{Slots, Snapshot};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+pub(crate) use pair::Pair;
 
 /// The engine thread's state.
 pub(crate) struct Scheduler {
@@ -59,6 +65,10 @@ pub(crate) struct Scheduler {
     /// Set where calls are guarded.
     guard: Option<Guard>,
     watch: Watch,
+    /// Other workers that have a part in requests.
+    pair: Pair,
+    /// Set where hand-offs are audited.
+    audit: Option<Audit>,
 }
 
 /// The layouts that a snapshot's variants declare.
@@ -96,15 +106,24 @@ impl Scheduler {
         config: EngineConfig,
         published: Arc<Published>,
         link: Arc<Link>,
+        pair: Pair,
     ) -> Self {
-        let kv =
-            KvConfig { pages: config.total_pages(), max_seqs: config.max_seqs, max_rows: config.max_rows() };
-        let store = || KvStore::new(&model.config, kv);
+        let paired = config.topology == Topology::Paired;
+        let kv = KvConfig {
+            pages: config.total_pages(),
+            max_seqs: config.max_seqs,
+            max_rows: config.max_rows(),
+            shared: false,
+        };
+        // A store that is sent from is one that a transport may map elsewhere.
+        let sends = paired && config.role != Role::Decode;
+        let prefill = KvStore::new(&model.config, KvConfig { shared: sends, ..kv });
+        let both = paired && config.role == Role::Single;
         Self {
             forward: Forward::new(Arc::clone(&model), config.max_rows(), config.index_topk),
             plan: Plan::default(),
-            prefill: store(),
-            decode: (config.topology == Topology::Paired).then(store),
+            prefill,
+            decode: both.then(|| KvStore::new(&model.config, kv)),
             handoff: Handoff::default(),
             prefixes: PrefixCache::new(config.prefix_cache_bytes),
             waiting: VecDeque::new(),
@@ -119,6 +138,8 @@ impl Scheduler {
             provenance: Provenance::new(Arc::clone(&published.ledger)),
             guard: config.guard.then(|| Guard::new(Arc::clone(&published.guard))),
             watch: Watch::new(link, config.max_seqs),
+            audit: config.pd.audit.then(Audit::default),
+            pair,
             model,
             slots,
             config,
@@ -139,32 +160,48 @@ impl Scheduler {
             self.report();
             self.prefill_step();
             self.decode_steps();
+            self.pair_turn(open);
             self.publish();
         }
     }
 
     /// Takes what has come in; waits if there is nothing else to do. Returns whether more can come.
     fn listen(&mut self, incoming: &Receiver<Incoming>, open: bool) -> bool {
+        if !self.pair.is_none() {
+            return self.listen_to_pair(incoming, open);
+        }
         if open && self.running.is_empty() && self.waiting.is_empty() {
             match incoming.recv() {
-                Ok(Incoming::Request(ticket)) => self.waiting.push_back(*ticket),
-                Ok(Incoming::Wake) => {}
+                Ok(news) => self.take(news),
                 Err(_) => return false,
             }
         }
+        self.drain(incoming, open)
+    }
+
+    /// Takes what has come in without waiting. Returns whether more can come.
+    fn drain(&mut self, incoming: &Receiver<Incoming>, open: bool) -> bool {
         loop {
             match incoming.try_recv() {
-                Ok(Incoming::Request(ticket)) => self.waiting.push_back(*ticket),
-                Ok(Incoming::Wake) => {}
+                Ok(news) => self.take(news),
                 Err(TryRecvError::Empty) => return open,
                 Err(TryRecvError::Disconnected) => return false,
             }
         }
     }
 
+    fn take(&mut self, news: Incoming) {
+        match news {
+            Incoming::Request(ticket) => self.waiting.push_back(*ticket),
+            Incoming::Flush => self.prefixes.clear(),
+            Incoming::Wake => {}
+        }
+    }
+
     fn publish(&self) {
         let p = &self.published;
         p.running.store(self.running.len(), Ordering::Relaxed);
+        p.rooms.store(self.pair.rooms(), Ordering::Relaxed);
         let stores = [Some(&self.prefill), self.decode.as_ref()].into_iter().flatten();
         p.free_pages.store(stores.map(KvStore::free_pages).min().unwrap_or(0), Ordering::Relaxed);
         self.report();

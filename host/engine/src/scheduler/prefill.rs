@@ -1,10 +1,14 @@
 //! Prefill steps, and the end of a prompt.
 
+use super::pair::publish_map;
 use super::{Scheduler, is_prefill};
+use crate::Role;
+use crate::handoff::{HandoffError, Moved};
 use crate::observe::{Handed, Probe};
 use crate::prefix;
 use crate::sequence::{Stage, Writers};
 use crate::watch::StepFault;
+
 use hotseam_slots::{Phase, Snapshot};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -25,11 +29,9 @@ impl Scheduler {
             }
             let first = self.tokens.len();
             self.tokens.extend((done..done + rows).map(|i| sequence.source(i) as i32));
-            match sequence.ticket.request.tap_logits {
-                true => self.wanted.extend(first..first + rows),
-                false if done + rows == sequence.to_prefill() => self.wanted.push(first + rows - 1),
-                false => {}
-            }
+            let last = done + rows == sequence.to_prefill();
+            let from = sequence.wanted_from(done + rows).max(done).min(done + rows - usize::from(last));
+            self.wanted.extend(first + from - done..first + rows);
             self.members.push((index, rows));
         }
         if self.members.is_empty() {
@@ -58,7 +60,7 @@ impl Scheduler {
             let first = self.wanted.partition_point(|row| *row < begin);
             let last = self.wanted.partition_point(|row| *row < end);
             for i in first..last {
-                sequence.tap(self.plan.positions[self.wanted[i]], &logits[i * vocab..(i + 1) * vocab]);
+                sequence.tell(self.plan.positions[self.wanted[i]], &logits[i * vocab..(i + 1) * vocab]);
             }
             if done + rows == sequence.to_prefill() {
                 let logits = &logits[(last - 1) * vocab..last * vocab];
@@ -89,6 +91,9 @@ impl Scheduler {
         logits: &[f32],
         chunk: u32,
     ) {
+        if self.config.role == Role::Prefill {
+            return self.prompt_done(index, logits, chunk);
+        }
         if let Some(decode) = &mut self.decode {
             self.rooms += 1;
             let sequence = &mut self.running[index];
@@ -103,7 +108,15 @@ impl Scheduler {
                 let probe = Probe { observer: observer.as_ref(), guard: self.guard.as_ref(), shadow: None };
                 let (kv, layouts) = (&sequence.kv, &sequence.layouts);
                 self.published.in_step.store(true, Ordering::Release);
-                let moved = self.handoff.run(cell, stores, kv, layouts, tokens, self.rooms, probe);
+                let audit = self.audit.as_mut();
+                let moved = self.handoff.run(cell, stores, kv, layouts, tokens, self.rooms, probe, audit);
+                if let Err(HandoffError::Audit { map }) = &moved {
+                    publish_map(&self.published, Some((**map).clone()));
+                }
+                let moved = moved.map(|Moved { kv, map }| {
+                    publish_map(&self.published, map);
+                    kv
+                });
                 self.published.in_step.store(false, Ordering::Release);
                 sequence.ticket.observer = observer.map(RefCell::into_inner);
                 let fault = moved.as_ref().err().and_then(|e| e.fault(cell)).map(StepFault::Call);

@@ -59,7 +59,9 @@ impl Scheduler {
         self.plan.begin(self.config.max_context);
         for (index, rows) in &self.members {
             let sequence = &mut self.running[*index];
-            let (Stage::Prefill { chunk, .. } | Stage::Decode { chunk, .. }) = sequence.stage;
+            let (Stage::Prefill { chunk, .. } | Stage::Decode { chunk, .. }) = sequence.stage else {
+                unreachable!("members of a step prefill or decode")
+            };
             if let Err(error) = self.plan.add(store, &mut sequence.kv, *rows, chunk) {
                 let message = error.to_string();
                 self.fail_members("E-KV-EXHAUSTED", &message);

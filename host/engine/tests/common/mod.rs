@@ -49,7 +49,10 @@ pub(crate) fn engine(config: EngineConfig) -> Engine {
 }
 
 pub(crate) fn engine_with(config: EngineConfig, loader: Loader, rules: Vec<Rule>) -> Engine {
-    let model = model();
+    engine_of(model(), config, loader, rules)
+}
+
+pub(crate) fn engine_of(model: Arc<Model>, config: EngineConfig, loader: Loader, rules: Vec<Rule>) -> Engine {
     let slots = Slots::new(Registry::new(loader, Geometry::new(&model.config, config.topology)));
     slots.define("live", rules).unwrap_or_else(|e| panic!("{e}"));
     Engine::start(model, Arc::new(slots), config).expect("an engine")

@@ -207,6 +207,7 @@ fn listen(handle: &Handle) -> Result<Heard, RequestFailure> {
                 log_softmax(&mut logits);
                 heard.rows.insert(position, logits);
             }
+            Some(Event::Prompt { .. }) => {}
             Some(Event::Done { .. }) => return Ok(heard),
             Some(Event::Failed { code, message }) => return Err(RequestFailure { code, message }),
             None => return Err(RequestFailure::engine_stopped()),

@@ -4,19 +4,23 @@ use serde_json::Value;
 
 use crate::fields::NoEffect;
 
-const fn field(name: &'static str, default: &'static str, harmless: fn(&Value) -> bool) -> NoEffect {
+pub(crate) const fn field(
+    name: &'static str,
+    default: &'static str,
+    harmless: fn(&Value) -> bool,
+) -> NoEffect {
     NoEffect { name, default, harmless }
 }
 
-fn zero(value: &Value) -> bool {
+pub(crate) fn zero(value: &Value) -> bool {
     value.as_f64() == Some(0.0)
 }
 
-fn one(value: &Value) -> bool {
+pub(crate) fn one(value: &Value) -> bool {
     value.as_f64() == Some(1.0)
 }
 
-fn empty(value: &Value) -> bool {
+pub(crate) fn empty(value: &Value) -> bool {
     match value {
         Value::Array(items) => items.is_empty(),
         Value::Object(fields) => fields.is_empty(),
@@ -25,16 +29,16 @@ fn empty(value: &Value) -> bool {
     }
 }
 
-fn is_false(value: &Value) -> bool {
+pub(crate) fn is_false(value: &Value) -> bool {
     value == &Value::Bool(false)
 }
 
-fn is_true(value: &Value) -> bool {
+pub(crate) fn is_true(value: &Value) -> bool {
     value == &Value::Bool(true)
 }
 
-/// Accepted by both endpoints, then by completions, then by chat.
-pub(crate) const COMMON: [NoEffect; 14] = [
+/// Accepted by completions and chat.
+pub(crate) const COMMON: [NoEffect; 17] = [
     field("user", "a string", Value::is_string),
     field("metadata", "an object", Value::is_object),
     field("store", "a boolean", Value::is_boolean),
@@ -49,6 +53,9 @@ pub(crate) const COMMON: [NoEffect; 14] = [
     field("top_k", "0 or -1", |value| zero(value) || value.as_i64() == Some(-1)),
     field("min_p", "0", zero),
     field("skip_special_tokens", "true", is_true),
+    field("no_stop_trim", "false", is_false),
+    field("return_hidden_states", "false", is_false),
+    field("log_metrics", "a boolean", Value::is_boolean),
 ];
 
 /// Accepted by `/v1/completions` besides [`COMMON`].
@@ -56,7 +63,7 @@ pub(crate) const COMPLETIONS: [NoEffect; 3] =
     [field("echo", "false", is_false), field("best_of", "1", one), field("suffix", "\"\"", empty)];
 
 /// Accepted by `/v1/chat/completions` besides [`COMMON`].
-pub(crate) const CHAT: [NoEffect; 14] = [
+pub(crate) const CHAT: [NoEffect; 17] = [
     field("tools", "[]", empty),
     field("functions", "[]", empty),
     field("tool_choice", "\"none\" or \"auto\"", |value| value == "none" || value == "auto"),
@@ -67,6 +74,9 @@ pub(crate) const CHAT: [NoEffect; 14] = [
     field("verbosity", "\"medium\"", |value| value == "medium"),
     field("reasoning_effort", "\"none\"", |value| value == "none"),
     field("include_reasoning", "a boolean", Value::is_boolean),
+    field("separate_reasoning", "true", is_true),
+    field("stream_reasoning", "true", is_true),
+    field("continue_final_message", "false", is_false),
     field("audio", "null", |_| false),
     field("prediction", "null", |_| false),
     field("web_search_options", "null", |_| false),

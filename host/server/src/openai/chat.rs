@@ -38,21 +38,21 @@ impl Ask {
             let message = format!("differs from `max_completion_tokens` ({old} and {new}); give one of them");
             return Err(ApiError::field("max_tokens", "invalid_value", message));
         }
+        common::least(&mut fields, new.or(old))?;
         let wanted = fields.boolean("logprobs")?.unwrap_or(false);
         let top = fields.size("top_logprobs", 0, 20)?;
         if top.is_some() && !wanted {
             let message = "only allowed together with `logprobs: true`";
             return Err(ApiError::field("top_logprobs", "invalid_value", message));
         }
-        let own = [
+        let known = common::known([
             "messages",
             "max_completion_tokens",
             "logprobs",
             "top_logprobs",
             "thinking",
             "chat_template_kwargs",
-        ];
-        let known: Vec<&str> = common::FIELDS.into_iter().chain(own).collect();
+        ]);
         fields.finish(&[accepted::COMMON.as_slice(), &accepted::CHAT].concat(), &known)?;
         let logprobs = wanted.then(|| top.unwrap_or(0));
         Ok(Self { common, messages, form, max_tokens: new.or(old), logprobs })

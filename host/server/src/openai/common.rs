@@ -1,7 +1,5 @@
 //! What both generating endpoints ask for, and its translation into engine requests.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-
 use hotseam_encoding::{Control, Tokenizer};
 use hotseam_engine::{Request, Sampling};
 use serde_json::Value;
@@ -10,6 +8,8 @@ use warp::http::StatusCode;
 use crate::backend::ModelInfo;
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::id;
+use crate::meeting::{self, Meeting};
 
 /// Choices per prompt, at most.
 pub(crate) const MAX_N: u32 = 8;
@@ -18,10 +18,12 @@ const MAX_STOPS: usize = 4;
 /// Assignment of requests that name none.
 pub(crate) const LIVE: &str = hotseam_config::DEFAULT_ASSIGNMENT;
 
-/// Names of the fields read by [`Common::take`].
-pub(crate) const FIELDS: [&str; 11] = [
+/// Names of the fields that both endpoints read.
+const FIELDS: [&str; 13] = [
     "model",
+    "rid",
     "max_tokens",
+    "min_tokens",
     "temperature",
     "top_p",
     "seed",
@@ -44,6 +46,14 @@ pub(crate) struct Common {
     pub(crate) assignment: String,
     /// Go on after the end-of-sentence token; for measurements.
     pub(crate) ignore_eos: bool,
+    /// The client's name for the answer.
+    pub(crate) rid: Option<String>,
+    pub(crate) meeting: Option<Meeting>,
+}
+
+/// All names of fields that an endpoint reads, which has `own` besides the common ones.
+pub(crate) fn known<const N: usize>(own: [&'static str; N]) -> Vec<&'static str> {
+    FIELDS.into_iter().chain(meeting::FIELDS).chain(own).collect()
 }
 
 impl Common {
@@ -60,15 +70,17 @@ impl Common {
         let sampling = Sampling {
             temperature: temperature.unwrap_or(1.0) as f32,
             top_p: top_p.unwrap_or(1.0) as f32,
-            seed: seed.map_or_else(random, |seed| seed as u64),
+            seed: seed.map_or_else(id::random, |seed| seed as u64),
         };
         let n = fields.size("n", 1, MAX_N)?.unwrap_or(1);
-        let stop = stops(fields)?;
+        let stop = stops(fields, MAX_STOPS)?;
         let stream = fields.boolean("stream")?.unwrap_or(false);
         let include_usage = stream_options(fields, stream)?;
         let assignment = fields.string("assignment")?.unwrap_or_else(|| LIVE.to_owned());
         let ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
-        Ok(Self { sampling, n, stop, stream, include_usage, assignment, ignore_eos })
+        let rid = fields.string("rid")?.map(|rid| id::given(rid, "rid")).transpose()?;
+        let meeting = meeting::take(fields)?;
+        Ok(Self { sampling, n, stop, stream, include_usage, assignment, ignore_eos, rid, meeting })
     }
 
     /// Token ids that end an answer.
@@ -133,15 +145,17 @@ pub(crate) fn fits_bytes(bytes: usize, tokenizer: &Tokenizer, model: &ModelInfo)
     Err(ApiError::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message))
 }
 
-fn stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+/// Reads `stop`: a string or at most `most` of them.
+pub(crate) fn stops(fields: &mut Fields, most: usize) -> Result<Vec<String>, ApiError> {
+    let path = fields.path("stop");
     let items = match fields.take("stop") {
         None => return Ok(Vec::new()),
         Some(Value::Array(items)) => items,
         Some(text @ Value::String(_)) => vec![text],
-        Some(other) => return Err(ApiError::wrong_type("stop", "a string or an array of strings", &other)),
+        Some(other) => return Err(ApiError::wrong_type(&path, "a string or an array of strings", &other)),
     };
-    if items.len() > MAX_STOPS {
-        return Err(ApiError::out_of_range("stop", &format!("at most {MAX_STOPS} strings"), items.len()));
+    if items.len() > most {
+        return Err(ApiError::out_of_range(&path, &format!("at most {most} strings"), items.len()));
     }
     items
         .into_iter()
@@ -149,11 +163,23 @@ fn stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
         .map(|(index, item)| match item {
             Value::String(text) if !text.is_empty() => Ok(text),
             Value::String(_) => {
-                Err(ApiError::out_of_range(&format!("stop[{index}]"), "a string that is not empty", "\"\""))
+                Err(ApiError::out_of_range(&format!("{path}[{index}]"), "a string that is not empty", "\"\""))
             }
-            other => Err(ApiError::wrong_type(&format!("stop[{index}]"), "a string", &other)),
+            other => Err(ApiError::wrong_type(&format!("{path}[{index}]"), "a string", &other)),
         })
         .collect()
+}
+
+/// Reads `min_tokens`, which asks for nothing where it is 0, or 1 of 1: vLLM's router asks prefill so.
+pub(crate) fn least(fields: &mut Fields, max_tokens: Option<usize>) -> Result<(), ApiError> {
+    match fields.size("min_tokens", 0, u32::MAX)? {
+        None | Some(0) => Ok(()),
+        Some(1) if max_tokens == Some(1) => Ok(()),
+        Some(_) => {
+            let message = "not implemented here; leave it out, or give 0";
+            Err(ApiError::field("min_tokens", "unsupported_parameter", message))
+        }
+    }
 }
 
 fn stream_options(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
@@ -166,9 +192,4 @@ fn stream_options(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
     options.boolean("include_obfuscation")?;
     options.finish(&[], &["include_usage", "include_obfuscation"])?;
     Ok(include_usage)
-}
-
-/// A seed for a request that names none.
-fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
 }

@@ -52,6 +52,6 @@ fn label(id: u32, tokenizer: &Tokenizer) -> String {
 }
 
 /// JSON has no infinity: an impossible token gets OpenAI's floor.
-fn number(logprob: f32) -> Value {
+pub(crate) fn number(logprob: f32) -> Value {
     json!(if logprob.is_finite() { f64::from(logprob) } else { -9999.0 })
 }

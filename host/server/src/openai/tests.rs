@@ -6,10 +6,11 @@ use hotseam_encoding::Tokenizer;
 use hotseam_engine::Request;
 use serde_json::{Value, json};
 
-use super::{Ask, chat, completions};
+use super::{OpenAi, chat, completions};
 use crate::backend::ModelInfo;
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::form::Ask;
 
 fn model() -> ModelInfo {
     ModelInfo { id: "nano-v4".to_owned(), created: 1, max_context: 64, vocab_size: 4096 }
@@ -19,12 +20,12 @@ fn tokenizer() -> Tokenizer {
     Tokenizer::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/nano-v4")).expect("loads")
 }
 
-fn parse(is_chat: bool, body: &str) -> Result<Ask, ApiError> {
+fn parse(is_chat: bool, body: &str) -> Result<OpenAi, ApiError> {
     let fields = Fields::parse(body.as_bytes())?;
     Ok(if is_chat {
-        Ask::Chat(chat::Ask::parse(fields, &model())?)
+        OpenAi::Chat(chat::Ask::parse(fields, &model())?)
     } else {
-        Ask::Completions(completions::Ask::parse(fields, &model())?)
+        OpenAi::Completions(completions::Ask::parse(fields, &model())?)
     })
 }
 

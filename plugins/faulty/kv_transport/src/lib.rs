@@ -29,9 +29,29 @@ enum Fault {
     /// No fault: items are copied when they are polled for, the last one first, and the first poll says that they are
     /// pending. It must be cleared.
     LateReversed,
-    /// The receiving side counts in items of half the size, so each item lands at half its offset and is half written. One
+    /// The receiving side counts in pages of 64 positions where they have 256, so each item lands at a quarter of its offset. One
     /// side's indices were made with the page size of another pool (<https://github.com/sgl-project/sglang/pull/28879>).
     PageSize,
+    /// One component, that of the option, is reported as sent and is not. A transport that lists the kinds of state that it
+    /// knows forgets the one that came later.
+    ComponentDropped,
+    /// Ratio-128 entries come from the buffers that stand as many places before them as there are ratio-4 layers, in a list of
+    /// all ratio-4, all key and all ratio-128 buffers: index keys
+    /// (<https://github.com/sgl-project/sglang/issues/25765>).
+    LayerOffset,
+    /// State rows go where they would be in a ring of another size: half the list further
+    /// (<https://github.com/sgl-project/sglang/pull/38922>).
+    RingSize,
+    /// The second half of the last item of the component of the option is not sent.
+    TruncatedPage,
+    /// The first item of the component of the option arrives with the bytes that it had in the put before, of another request.
+    StalePage,
+    /// One bit in the middle of the first item of the component of the option is flipped.
+    BitFlip,
+    /// The first two items of the component of the option change places.
+    Reorder,
+    /// An item that nobody named is written beside those of the component of the option.
+    StrayPage,
     /// Compressor states are reported as sent and are not. One transport had no branch for a state type, and only some
     /// ends of prompts looked wrong (<https://github.com/sgl-project/sglang/pull/24878>).
     StateDropped,
@@ -46,10 +66,13 @@ enum Fault {
 struct Options {
     fault: Fault,
     call: String,
+    component: String,
 }
 
 struct Faulty {
     fault: Fault,
+    /// The component that faults of one are about.
+    component: u32,
     panics: Panics,
     race: LostUpdates,
     state: Mutex<State>,
@@ -60,6 +83,8 @@ struct State {
     regions: Regions,
     last_ticket: u64,
     open: HashMap<u64, Ticket>,
+    /// First item of the last put, by component and layer.
+    before: HashMap<(u32, u32), Vec<u8>>,
 }
 
 /// A put that was not reported yet.
@@ -88,7 +113,15 @@ impl Plugin for Faulty {
 
     fn create(_host: Host, options: Options) -> Result<Self> {
         let panics = Panics::new(options.fault == Fault::Panic, options.call);
-        Ok(Self { fault: options.fault, panics, race: LostUpdates::default(), state: Mutex::default() })
+        let component = component::NAMES.iter().position(|name| *name == options.component);
+        let component = component.ok_or_else(|| Error::argument("component: no such component"))? as u32;
+        Ok(Self {
+            fault: options.fault,
+            component,
+            panics,
+            race: LostUpdates::default(),
+            state: Mutex::default(),
+        })
     }
 
     fn info(&self, _shape: Shape) -> Info {
@@ -107,12 +140,13 @@ impl KvTransport for Faulty {
     fn put(&self, _ctx: &Ctx, a: Put<'_>) -> Result<u64> {
         self.panics.at("put");
         let mut state = self.state();
-        let from = state.regions.get(a.component, a.layer)?;
+        let from = &state.regions.get(a.component, a.layer)?.to_owned();
         let bytes = regions::check(from, from, a.src_items, a.dst_items)?;
         let kv = matches!(a.component, component::SWA | component::C4 | component::C128);
         let stateful =
             matches!(a.component, component::C4_STATE | component::C128_STATE | component::INDEX_STATE);
         let (src, dst) = (a.src_items, a.dst_items);
+        let chosen = a.component == self.component && !src.is_empty();
         let mut late = None;
         match self.fault {
             Fault::NextLayer => regions::copy(from, state.regions.after(from), src, dst)?,
@@ -131,11 +165,52 @@ impl KvTransport for Faulty {
                 let (src, dst) = (reversed(src), reversed(dst));
                 late = Some(Late { component: a.component, layer: a.layer, src, dst, polled: false });
             }
-            Fault::PageSize => regions::copy_with_half_stride(from, src, dst)?,
+            Fault::PageSize => regions::copy_with_quarter_stride(from, src, dst)?,
             Fault::StateDropped if stateful => {}
-            Fault::HalfValues | Fault::StateDropped | Fault::ShortCount | Fault::Panic => {
-                regions::copy(from, from, src, dst)?
+            Fault::ComponentDropped if chosen => {}
+            Fault::LayerOffset if a.component == component::C128 => {
+                regions::copy_from_before(&state.regions, from, src, dst)?;
             }
+            Fault::RingSize if stateful => {
+                let at = dst.len() / 2;
+                regions::copy(from, from, src, &[&dst[at..], &dst[..at]].concat())?;
+            }
+            Fault::Reorder if chosen && dst.len() > 1 => {
+                let mut dst = dst.to_vec();
+                dst.swap(0, 1);
+                regions::copy(from, from, src, &dst)?;
+            }
+            Fault::TruncatedPage if chosen => {
+                let last = src.len() - 1;
+                regions::copy(from, from, &src[..last], &dst[..last])?;
+                regions::write(
+                    from,
+                    dst[last],
+                    &regions::read(from, src[last])[..from.item_bytes as usize / 2],
+                );
+            }
+            Fault::BitFlip if chosen => {
+                regions::copy(from, from, src, dst)?;
+                let mut bytes = regions::read(from, src[0]);
+                let middle = bytes.len() / 2;
+                bytes[middle] ^= 1;
+                regions::write(from, dst[0], &bytes);
+            }
+            Fault::StrayPage if chosen => {
+                regions::copy(from, from, src, dst)?;
+                let stray = (0..from.dst_items as i32).rev().find(|item| !dst.contains(item));
+                if let Some(stray) = stray {
+                    regions::write(from, stray, &regions::read(from, src[0]));
+                }
+            }
+            Fault::StalePage if chosen => {
+                regions::copy(from, from, src, dst)?;
+                let (key, now) = ((a.component, a.layer), regions::read(from, src[0]));
+                let before = state.before.get(&key).filter(|bytes| bytes.len() == now.len());
+                before.iter().for_each(|bytes| regions::write(from, dst[0], bytes));
+                state.before.insert(key, now);
+            }
+            _ => regions::copy(from, from, src, dst)?,
         }
         state.last_ticket += 1;
         let ticket = state.last_ticket;
@@ -175,8 +250,12 @@ hotseam_sdk::export_plugin! {
     name: "faulty/kv_transport", description: "hand-off inside one process with a planted fault",
     options: r#"{"fault": {"type": "string", "default": "next-layer",
         "values": ["next-layer", "half-values", "dropped-tail", "race", "late-reversed", "page-size", "state-dropped",
-            "short-count", "panic"],
+            "short-count", "panic", "component-dropped", "layer-offset", "ring-size", "truncated-page", "stale-page",
+            "bit-flip", "reorder", "stray-page"],
         "help": "what is wrong"},
+        "component": {"type": "string", "default": "c4",
+        "values": ["swa", "c4", "c128", "index_keys", "c4_state", "c128_state", "index_state"],
+        "help": "the component that a fault of one is about"},
         "call": {"type": "string", "default": "put",
         "values": ["create", "info", "destroy", "register", "put", "poll", "cancel"],
         "help": "the call that panics, with the fault `panic`"}}"#,

@@ -77,15 +77,48 @@ pub(crate) fn copy_halved(region: &Region, src: &[i32], dst: &[i32]) -> Result<(
     Ok(())
 }
 
-/// As [`copy`] within one region, the receiving side of which is counted in items of half the size.
-pub(crate) fn copy_with_half_stride(region: &Region, src: &[i32], dst: &[i32]) -> Result<()> {
+/// As [`copy`] within one region, the receiving side of which is counted in items of a quarter of the size.
+pub(crate) fn copy_with_quarter_stride(region: &Region, src: &[i32], dst: &[i32]) -> Result<()> {
     check(region, region, src, dst)?;
-    let (size, half) = (region.item_bytes as usize, region.item_bytes as usize / 2);
+    let (size, quarter) = (region.item_bytes as usize, region.item_bytes as usize / 4);
     for (s, d) in src.iter().zip(dst) {
-        // SAFETY: inside the regions, since half an offset is not beyond the whole one.
-        unsafe { region.src.add(*s as usize * size).copy_to(region.dst.add(*d as usize * half), half) };
+        // SAFETY: inside the regions, since a quarter of an offset is not beyond the whole one.
+        unsafe { region.src.add(*s as usize * size).copy_to(region.dst.add(*d as usize * quarter), quarter) };
     }
     Ok(())
+}
+
+/// As [`copy`] into one ratio-128 region, from the key region that stands as many places before it as there are key regions.
+pub(crate) fn copy_from_before(all: &Regions, region: &Region, src: &[i32], dst: &[i32]) -> Result<()> {
+    check(region, region, src, dst)?;
+    let of = |component: u32| {
+        let mut layers: Vec<&Region> = all.0.iter().filter(|r| r.component == component).collect();
+        layers.sort_by_key(|r| r.layer);
+        layers
+    };
+    let (keys, own) = (of(component::INDEX_KEYS), of(component::C128));
+    let place = own.iter().position(|r| r.layer == region.layer).unwrap_or(0);
+    let Some(from) = keys.get(place % keys.len().max(1)) else { return copy(region, region, src, dst) };
+    for (s, d) in src.iter().zip(dst) {
+        let bytes = read(from, (*s).min(from.src_items as i32 - 1));
+        write(region, *d, &bytes[..bytes.len().min(region.item_bytes as usize)]);
+    }
+    Ok(())
+}
+
+/// Bytes of an item of the sending side, which the caller has checked.
+pub(crate) fn read(region: &Region, item: i32) -> Vec<u8> {
+    let size = region.item_bytes as usize;
+    // SAFETY: the item is inside its registered region.
+    unsafe { std::slice::from_raw_parts(region.src.add(item as usize * size), size) }.to_vec()
+}
+
+/// Writes the first bytes of an item of the receiving side, which the caller has checked.
+pub(crate) fn write(region: &Region, item: i32, bytes: &[u8]) {
+    let size = region.item_bytes as usize;
+    assert!(bytes.len() <= size, "{} bytes for an item of {size}", bytes.len());
+    // SAFETY: the item is inside its registered region, which nobody else uses during the call.
+    unsafe { region.dst.add(item as usize * size).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
 }
 
 #[cfg(test)]
@@ -102,6 +135,8 @@ mod tests {
             item_bytes: 2,
             src_items,
             dst_items,
+            src_offset: 0,
+            src_fd: -1,
         }
     }
 
@@ -136,10 +171,11 @@ mod tests {
             Region { item_bytes: 8, src_items: 2, dst_items: 2, ..region(component::SWA, 0, &src, &mut dst) };
         copy_halved(&r, &[1], &[0]).unwrap();
         assert_eq!(dst[..8], [4.0f32.to_ne_bytes(), 0.25f32.to_ne_bytes()].concat());
-        assert!(dst[8..].iter().all(|b| *b == 0));
-        copy_with_half_stride(&r, &[0], &[1]).unwrap();
-        assert_eq!(dst[4..8], 1.0f32.to_ne_bytes());
-        assert!(dst[8..].iter().all(|b| *b == 0));
-        assert!(copy_with_half_stride(&r, &[0], &[2]).is_err());
+        copy_with_quarter_stride(&r, &[0], &[1]).unwrap();
+        assert_eq!(dst[2..4], 1.0f32.to_ne_bytes()[..2]);
+        assert!(copy_with_quarter_stride(&r, &[0], &[2]).is_err());
+        assert_eq!(read(&r, 0), [1.0f32.to_ne_bytes(), (-3.0f32).to_ne_bytes()].concat());
+        write(&r, 1, &[7]);
+        assert_eq!(dst[8], 7);
     }
 }

@@ -1,10 +1,8 @@
 //! Hand-off between two pools of one process: `put` copies at once, `poll` reports it.
 
-mod regions;
-
+use hotseam_kv_wire::Regions;
 use hotseam_sdk::abi::{Region, transfer};
 use hotseam_sdk::{Ctx, Error, Host, KvTransport, NoOptions, Plugin, Result, export_plugin, views};
-use regions::Regions;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -46,7 +44,7 @@ impl KvTransport for Local {
 
     fn put(&self, _ctx: &Ctx, a: views::Put<'_>) -> Result<u64> {
         let mut state = self.state();
-        let bytes = state.regions.copy(a.component, a.layer, a.src_items, a.dst_items)?;
+        let bytes = state.regions.copy(&a)?;
         state.last_ticket += 1;
         let ticket = state.last_ticket;
         state.moved.insert(ticket, bytes);

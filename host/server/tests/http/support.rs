@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hotseam_encoding::Tokenizer;
-use hotseam_engine::{Event, FinishReason, Request, SubmitError};
-use hotseam_server::{Backend, ModelInfo, Running, Served, Server, ServerOptions, Waited};
+use hotseam_engine::{Event, FinishReason, Request, Role, StopToken, SubmitError};
+use hotseam_server::{Backend, Load, ModelInfo, Running, Served, Server, ServerOptions, Waited};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -24,6 +24,10 @@ pub(crate) struct Script {
     pub(crate) full: AtomicBool,
     /// Fail after this many tokens.
     pub(crate) fail_after: Option<usize>,
+    /// What it does of a request.
+    pub(crate) role: Role,
+    /// How often it was told to forget.
+    pub(crate) flushed: AtomicUsize,
     /// Requests that came.
     pub(crate) seen: Mutex<Vec<Request>>,
     /// Requests whose handle was dropped before the end.
@@ -40,16 +44,17 @@ impl Backend for Fake {
         let ids = self.1.encode(self.0.text).expect("encodes");
         let stop = request.stop_tokens.contains(&1) && ids.len() < request.max_tokens;
         let shown = ids.len().min(request.max_tokens);
-        let mut events: Vec<Event> = ids[..shown]
-            .iter()
-            .map(|id| {
-                let top = (0..request.logprobs as u32).map(|rank| (*id + rank, -0.5 - rank as f32)).collect();
-                Event::Token { id: *id, logprob: -0.5, top }
-            })
-            .collect();
+        let top =
+            |id: u32| (0..request.logprobs as u32).map(|rank| (id + rank, -0.5 - rank as f32)).collect();
+        let told =
+            request.prompt_logprobs.map_or(&[][..], |start| request.prompt.get(start..).unwrap_or(&[]));
+        let prompt = told.iter().map(|id| Event::Prompt { id: *id, logprob: -0.25, top: top(*id) });
+        let answer = ids[..shown].iter().map(|id| Event::Token { id: *id, logprob: -0.5, top: top(*id) });
+        let mut events: Vec<Event> = prompt.chain(answer).collect();
         let reason = if stop { FinishReason::Stop } else { FinishReason::Length };
         events.push(Event::Done {
             reason,
+            stop: stop.then(|| StopToken { id: 1, logprob: -0.125, top: top(1) }),
             prompt_tokens: request.prompt.len(),
             completion_tokens: shown + usize::from(stop),
         });
@@ -69,6 +74,31 @@ impl Backend for Fake {
 
     fn assignments(&self) -> Vec<String> {
         vec!["live".to_owned(), "suspects".to_owned()]
+    }
+
+    fn role(&self) -> Role {
+        self.0.role
+    }
+
+    fn load(&self) -> Load {
+        Load {
+            steps: 5,
+            running: 2,
+            waiting: 1,
+            max_running: 8,
+            rooms: 3,
+            used_tokens: 512,
+            total_tokens: 4096,
+            page_tokens: 256,
+            chunk: 512,
+            prompt_tokens: 100,
+            generated_tokens: 10,
+        }
+    }
+
+    fn flush(&self) -> bool {
+        self.0.flushed.fetch_add(1, Ordering::SeqCst);
+        true
     }
 
     fn alive(&self) -> bool {

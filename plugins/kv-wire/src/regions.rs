@@ -1,19 +1,20 @@
 //! The registered regions, and checked copies between their two sides.
 
 use hotseam_sdk::abi::{Region, component};
+use hotseam_sdk::views::Put;
 use hotseam_sdk::{Error, Result};
 use std::collections::HashMap;
 
 /// Regions by component and layer.
 #[derive(Debug, Default)]
-pub(crate) struct Regions(HashMap<(u32, u32), Region>);
+pub struct Regions(HashMap<(u32, u32), Region>);
 
-// SAFETY: the pointers are used only through `copy`, whose caller holds the lock around the regions; the memory belongs
-// to the host, which allows the transport's thread to use it (contract).
+// SAFETY: the pointers are used by whoever holds the lock around the regions, or a pin on an item; the memory belongs to
+// the host, which allows the transport's threads to use it (contract).
 unsafe impl Send for Regions {}
 
 /// Name of a component and layer for messages.
-fn name(component: u32, layer: u32) -> String {
+pub(crate) fn name(component: u32, layer: u32) -> String {
     match component::NAMES.get(component as usize) {
         Some(known) => format!("{known} of layer {layer}"),
         None => format!("component {component} of layer {layer}"),
@@ -28,7 +29,7 @@ impl Regions {
     ///
     /// # Safety
     /// Both sides of every region are valid for their items as long as the result lives.
-    pub(crate) unsafe fn new(regions: &[Region]) -> Result<Self> {
+    pub unsafe fn new(regions: &[Region]) -> Result<Self> {
         let mut map = HashMap::with_capacity(regions.len());
         for region in regions {
             let what = name(region.component, region.layer);
@@ -57,49 +58,64 @@ impl Regions {
         Ok(Self(map))
     }
 
+    /// The region of a component and layer.
+    ///
+    /// # Errors
+    /// If it is not registered.
+    pub fn get(&self, component: u32, layer: u32) -> Result<&Region> {
+        self.0.get(&(component, layer)).ok_or_else(|| {
+            let what = name(component, layer);
+            Error::argument(format!("{what} is not registered; {} regions are", self.0.len()))
+        })
+    }
+
+    /// All regions.
+    pub fn iter(&self) -> impl Iterator<Item = &Region> {
+        self.0.values()
+    }
+
+    /// Refuses a put with an item outside the sending side, or, where `both` says that it is here as well, outside the
+    /// receiving side.
+    ///
+    /// # Errors
+    /// The first such item, or that the region is not registered.
+    pub fn check(&self, put: &Put<'_>, both: bool) -> Result<&Region> {
+        let region = self.get(put.component, put.layer)?;
+        inside(region, "src", put.src_items, region.src_items)?;
+        if both {
+            inside(region, "dst", put.dst_items, region.dst_items)?;
+        }
+        Ok(region)
+    }
+
     /// Copies item `src_items[i]` to `dst_items[i]` for every `i`; returns the bytes moved.
     ///
     /// # Errors
     /// If the component and layer are not registered, or an item is outside its side; nothing is written then.
-    pub(crate) fn copy(
-        &self,
-        component: u32,
-        layer: u32,
-        src_items: &[i32],
-        dst_items: &[i32],
-    ) -> Result<u64> {
-        let Some(region) = self.0.get(&(component, layer)) else {
-            return Err(Error::argument(format!(
-                "{} is not registered; {} regions are",
-                name(component, layer),
-                self.0.len()
-            )));
-        };
-        let outside = |items: &[i32], limit: u64| {
-            items
-                .iter()
-                .copied()
-                .enumerate()
-                .find(|(_, item)| u64::try_from(*item).map_or(true, |item| item >= limit))
-        };
-        for (side, items, limit) in
-            [("src", src_items, region.src_items), ("dst", dst_items, region.dst_items)]
-        {
-            if let Some((i, item)) = outside(items, limit) {
-                let what = name(component, layer);
-                return Err(Error::argument(format!(
-                    "{what}: {side}_items[{i}] is {item}, expected 0 to {limit} - 1"
-                )));
-            }
-        }
+    pub fn copy(&self, put: &Put<'_>) -> Result<u64> {
+        let region = self.check(put, true)?;
         let bytes = region.item_bytes as usize;
-        for (src, dst) in src_items.iter().zip(dst_items) {
-            // SAFETY: both items are inside their sides, checked above; the sides may overlap, so this is a move.
+        for run in put.runs() {
+            // SAFETY: all items are inside their sides, checked above; the sides may overlap, so this is a move.
             unsafe {
-                region.src.add(*src as usize * bytes).copy_to(region.dst.add(*dst as usize * bytes), bytes);
+                let (src, dst) =
+                    (region.src.add(run.src as usize * bytes), region.dst.add(run.dst as usize * bytes));
+                src.copy_to(dst, run.items * bytes);
             }
         }
-        Ok(region.item_bytes * src_items.len() as u64)
+        Ok(region.item_bytes * put.src_items.len() as u64)
+    }
+}
+
+/// Refuses an item that is not below `limit`.
+pub(crate) fn inside(region: &Region, side: &str, items: &[i32], limit: u64) -> Result<()> {
+    let outside = |item: &i32| u64::try_from(*item).map_or(true, |item| item >= limit);
+    match items.iter().position(outside) {
+        None => Ok(()),
+        Some(i) => {
+            let (what, item) = (name(region.component, region.layer), items[i]);
+            Err(Error::argument(format!("{what}: {side}_items[{i}] is {item}, expected 0 to {limit} - 1")))
+        }
     }
 }
 
@@ -118,7 +134,13 @@ mod tests {
             item_bytes: ITEM as u64,
             src_items: (src.len() / ITEM) as u64,
             dst_items: (dst.len() / ITEM) as u64,
+            src_offset: 0,
+            src_fd: -1,
         }
+    }
+
+    fn put<'a>(component: u32, layer: u32, src_items: &'a [i32], dst_items: &'a [i32]) -> Put<'a> {
+        Put { room: 1, component, layer, src_items, dst_items, peer: 0 }
     }
 
     #[test]
@@ -127,7 +149,7 @@ mod tests {
         let mut dst = vec![0xee; 7 * ITEM];
         // SAFETY: both sides outlive the regions.
         let regions = unsafe { Regions::new(&[region(component::C4, 2, &src, &mut dst)]) }.unwrap();
-        assert_eq!(regions.copy(component::C4, 2, &[4, 0, 2], &[1, 6, 3]), Ok(3 * ITEM as u64));
+        assert_eq!(regions.copy(&put(component::C4, 2, &[4, 0, 2], &[1, 6, 3])), Ok(3 * ITEM as u64));
         for item in 0..7 {
             let expected = match item {
                 1 => &src[4 * ITEM..5 * ITEM],
@@ -137,7 +159,7 @@ mod tests {
             };
             assert_eq!(&dst[item * ITEM..(item + 1) * ITEM], expected, "item {item}");
         }
-        assert_eq!(regions.copy(component::C4, 2, &[], &[]), Ok(0));
+        assert_eq!(regions.copy(&put(component::C4, 2, &[], &[])), Ok(0));
     }
 
     #[test]
@@ -152,7 +174,7 @@ mod tests {
             (3, [0, -1], [0, 1], "swa of layer 3: src_items[1] is -1, expected 0 to 5 - 1"),
             (4, [0, 1], [0, 1], "swa of layer 4 is not registered; 1 regions are"),
         ] {
-            let error = regions.copy(component::SWA, layer, &from, &to).unwrap_err();
+            let error = regions.copy(&put(component::SWA, layer, &from, &to)).unwrap_err();
             assert_eq!(error.message, text);
         }
         assert!(dst.iter().all(|b| *b == 0));

@@ -1,6 +1,8 @@
 //! The public listener over a scripted engine.
 
+mod native;
 mod support;
+mod worker;
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -276,9 +278,15 @@ async fn a_failure_in_the_engine_does_not_leak() {
 #[tokio::test]
 async fn loading_and_draining() {
     let mut site = start(says("x"), false).await;
-    assert_eq!(site.get("/health").await.status, 200);
-    for answer in [site.get("/ready").await, site.post(TEXT, &json!({})).await, site.get("/v1/models").await]
-    {
+    // A router sends requests to whoever is well.
+    let paths = ["/health", "/ready", "/v1/models", "/server_info"];
+    for answer in [
+        site.get(paths[0]).await,
+        site.get(paths[1]).await,
+        site.get(paths[2]).await,
+        site.get(paths[3]).await,
+        site.post(TEXT, &json!({})).await,
+    ] {
         assert_eq!((answer.status, answer.code().as_str()), (503, "loading"));
         assert!(answer.head.contains("retry-after: 1"));
     }

@@ -1,0 +1,132 @@
+//! The map of an audited KV hand-off, for people.
+
+use std::fmt;
+
+use hotseam_engine::{Engine, KvMap, KvRow};
+use hotseam_slots::NumberSet;
+
+use crate::compare::Workload;
+use crate::error::EvidenceError;
+
+/// What one request's hand-off brought, and how the request ended.
+#[derive(Debug)]
+pub struct Handoff {
+    /// The map.
+    pub map: KvMap,
+    /// Code and text, if the request failed.
+    pub failure: Option<(String, String)>,
+}
+
+/// Runs a request on an engine that audits its hand-offs.
+///
+/// # Errors
+/// If the request is refused, or nothing was handed over.
+pub fn hand_off(engine: &Engine, assignment: &str, workload: &Workload) -> Result<Handoff, EvidenceError> {
+    let failure = engine.submit(workload.request(assignment))?.tokens().err();
+    match (engine.kv_map(), failure) {
+        (Some(map), failure) => Ok(Handoff { map, failure }),
+        (None, Some((code, message))) => Err(EvidenceError::Request { code, message }),
+        (None, None) => Err(EvidenceError::NoHandoff),
+    }
+}
+
+/// A map as a table: one row for each set of layers that are alike, then what is wrong.
+pub struct Table<'a>(pub &'a KvMap);
+
+fn alike(a: &KvRow, b: &KvRow) -> bool {
+    (&a.component, a.item_bytes, a.expected, a.whole, &a.items)
+        == (&b.component, b.item_bytes, b.expected, b.whole, &b.items)
+}
+
+/// `3-5,9` of the numbers in their order; cut where it gets long.
+fn numbers(items: &[i32]) -> String {
+    const MOST: usize = 24;
+    let mut runs: Vec<(i32, i32)> = Vec::new();
+    for item in items {
+        match runs.last_mut() {
+            Some((_, last)) if *item == *last + 1 => *last = *item,
+            _ => runs.push((*item, *item)),
+        }
+    }
+    let run = |(first, last): &(i32, i32)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    let text = runs.iter().map(run).collect::<Vec<_>>().join(",");
+    match text.len() > MOST {
+        true => format!("{}..", &text[..MOST]),
+        false => text,
+    }
+}
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(map) = self;
+        let items: usize = map.rows.iter().map(|row| row.expected).sum();
+        let bytes: u64 = map.rows.iter().map(|row| row.expected as u64 * row.item_bytes).sum();
+        writeln!(out, "room {}  {}  {items} items, {bytes} bytes", map.room, map.transport)?;
+        writeln!(
+            out,
+            "\n{:<12} {:<14} {:>10} {:>8} {:>6}  items",
+            "component", "layers", "bytes each", "expected", "whole"
+        )?;
+        let mut rows: Vec<(&KvRow, Vec<u32>)> = Vec::new();
+        for row in &map.rows {
+            match rows.iter_mut().find(|(known, _)| alike(known, row)) {
+                Some((_, layers)) => layers.push(row.layer),
+                None => rows.push((row, vec![row.layer])),
+            }
+        }
+        for (row, layers) in rows {
+            let layers = NumberSet::of(layers.into_iter()).to_string();
+            writeln!(
+                out,
+                "{:<12} {layers:<14} {:>10} {:>8} {:>6}  {}",
+                row.component,
+                row.item_bytes,
+                row.expected,
+                row.whole,
+                numbers(&row.items)
+            )?;
+        }
+        writeln!(out)?;
+        match map.findings.is_empty() {
+            true => write!(out, "every item arrived as it was sent"),
+            false => map.findings.iter().try_for_each(|finding| writeln!(out, "{finding}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotseam_engine::{Finding, FindingKind};
+
+    #[test]
+    fn the_table_groups_layers_and_names_what_is_wrong() {
+        let row = |component: &str, layer, whole| KvRow {
+            component: component.into(),
+            layer,
+            item_bytes: 1024,
+            expected: 3,
+            whole,
+            items: vec![4, 5, 9],
+        };
+        let mut map = KvMap {
+            room: 7,
+            transport: "kv_transport/tcp".into(),
+            rows: vec![row("c4", 2, 3), row("c4", 4, 3), row("c4", 6, 2), row("swa", 0, 3)],
+            findings: Vec::new(),
+        };
+        let text = Table(&map).to_string();
+        assert!(text.starts_with("room 7  kv_transport/tcp  12 items, 12288 bytes\n"), "{text}");
+        assert!(text.contains("c4           2,4                  1024        3      3  4-5,9\n"), "{text}");
+        assert!(text.contains("c4           6                    1024        3      2  4-5,9\n"), "{text}");
+        assert!(text.ends_with("every item arrived as it was sent"), "{text}");
+        let kind = FindingKind::CutAt { bytes: 512, of: 1024 };
+        map.findings.push(Finding { component: "c4".into(), layer: 6, page: Some(2), item: 9, kind });
+        let text = Table(&map).to_string();
+        assert!(text.ends_with("c4 layer 6 page 2: only 512 of 1024 bytes were written\n"), "{text}");
+        assert_eq!(numbers(&(0..40).map(|i| i * 2).collect::<Vec<_>>()), "0,2,4,6,8,10,12,14,16,18..");
+    }
+}

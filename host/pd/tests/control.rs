@@ -1,0 +1,80 @@
+//! The control connection: what a stranger sends to its port does no harm, and both sides hear of the other's end.
+
+use crossbeam_channel::unbounded;
+use hotseam_pd::{PrefillEvent, PrefillSide, ToDecode, ToPrefill, read, write};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+fn hello(version: u32) -> ToPrefill {
+    ToPrefill::Hello { version, worker: "test".into() }
+}
+
+fn connect(side: &PrefillSide) -> TcpStream {
+    let stream = TcpStream::connect(side.address()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    stream
+}
+
+/// splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+}
+
+#[test]
+fn random_bytes_do_no_harm() {
+    let (send, events) = unbounded();
+    let side =
+        PrefillSide::start("127.0.0.1:0".parse().unwrap(), "p", move |e| send.send(e).is_ok()).unwrap();
+    let mut greeting = Vec::new();
+    write(&mut greeting, &hello(1)).unwrap();
+    let mut random = Random(3);
+    for round in 0..200 {
+        let mut bytes = if round % 2 == 0 { Vec::new() } else { greeting.clone() };
+        // Noise, or a message of this protocol with one byte changed.
+        match round % 4 {
+            0 | 1 => bytes.extend((0..random.next() % 400).map(|_| random.next() as u8)),
+            _ => {
+                write(&mut bytes, &ToPrefill::Abort { room: 1, reason: "x".into() }).unwrap();
+                let at = (random.next() % bytes.len() as u64) as usize;
+                bytes[at] = random.next() as u8;
+            }
+        }
+        let mut stream = connect(&side);
+        let _ = stream.write_all(&bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    for event in events.try_iter() {
+        assert!(!matches!(event, PrefillEvent::Reserve { .. }), "{event:?}");
+    }
+    // It still serves.
+    let mut stream = connect(&side);
+    write(&mut stream, &hello(1)).unwrap();
+    assert!(matches!(read(&mut stream), Ok(ToDecode::Welcome { .. })));
+    write(&mut stream, &ToPrefill::Ping).unwrap();
+    assert_eq!(read::<ToDecode>(&mut stream).unwrap(), ToDecode::Pong);
+    drop(stream);
+    assert!(matches!(events.recv_timeout(Duration::from_secs(5)), Ok(PrefillEvent::Gone { .. })));
+}
+
+#[test]
+fn another_version_is_told_so() {
+    let side = PrefillSide::start("127.0.0.1:0".parse().unwrap(), "p", |_| true).unwrap();
+    let mut stream = connect(&side);
+    write(&mut stream, &hello(99)).unwrap();
+    match read(&mut stream).unwrap() {
+        ToDecode::Refused { message } => {
+            assert!(message.contains("version 1") && message.contains("99"), "{message}")
+        }
+        other => panic!("{other:?}"),
+    }
+}

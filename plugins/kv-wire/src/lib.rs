@@ -1,0 +1,21 @@
+//! What the KV transports share: registered regions with checked copies, and for those between processes a receiving side with
+//! rooms, a sending side with peers, and the checksummed frames between them.
+//!
+//! The receiving side does every write itself and writes only items that the host has accepted for an open room, so neither a
+//! late frame nor a stranger's reaches a page that belongs to another request. A frame is sent again after a broken connection
+//! until it was acknowledged; writing it twice does no harm, since the source does not change until its ticket is done.
+
+mod frame;
+mod memory;
+mod net;
+mod receive;
+mod regions;
+mod rooms;
+mod send;
+mod sum;
+mod wire;
+
+pub use net::{Address, Medium};
+pub use regions::Regions;
+pub use send::Progress;
+pub use wire::{Settings, Wire};

@@ -1,0 +1,222 @@
+//! The receiving side: a listener, and a thread for each connection that writes what it is sent.
+
+use crate::frame::{Ack, Answer, FRAME, Frame, HELLO, Hello, Place, Refusal, Token};
+use crate::memory::{Mapping, receive_files};
+use crate::net::{Endpoint, Listener, Medium, Stream, random};
+use crate::rooms::Rooms;
+use crate::sum::Sum;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Connections at once.
+const MOST_CONNECTIONS: usize = 64;
+/// How long a connection may take for its hello, and for the rest of a frame that has begun.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often the listener looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(100);
+/// Bytes that are read and summed at one time, so that the sum finds them in the cache.
+pub(crate) const BLOCK: usize = 256 << 10;
+
+/// Listens until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    pub(crate) endpoint: Endpoint,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    rooms: Arc<Rooms>,
+    token: Token,
+    stop: AtomicBool,
+    count: AtomicUsize,
+    streams: Mutex<Vec<(Arc<Stream>, JoinHandle<()>)>>,
+}
+
+impl Receiver {
+    /// Begins to listen.
+    pub(crate) fn start(medium: Medium, listen: SocketAddr, rooms: Arc<Rooms>) -> io::Result<Self> {
+        let token = random()?;
+        let (listener, address) = Listener::bind(medium, listen)?;
+        let shared = Arc::new(Shared {
+            rooms,
+            token,
+            stop: AtomicBool::new(false),
+            count: AtomicUsize::new(0),
+            streams: Mutex::default(),
+        });
+        let thread = std::thread::Builder::new().name("kv-listen".into()).spawn({
+            let shared = Arc::clone(&shared);
+            move || listen_on(&listener, &shared)
+        })?;
+        Ok(Self { endpoint: Endpoint { address, token }, shared, thread: Some(thread) })
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // It ends at its next look; a panic of it was printed.
+            let _ = thread.join();
+        }
+        let streams =
+            std::mem::take(&mut *self.shared.streams.lock().unwrap_or_else(PoisonError::into_inner));
+        for (stream, thread) in streams {
+            stream.shutdown();
+            let _ = thread.join();
+        }
+    }
+}
+
+fn listen_on(listener: &Listener, shared: &Arc<Shared>) {
+    while !shared.stop.load(Ordering::Acquire) {
+        let Ok(Some(stream)) = listener.accept(LOOK) else { continue };
+        let stream = Arc::new(stream);
+        if shared.count.load(Ordering::Acquire) >= MOST_CONNECTIONS {
+            answer(&stream, 0, Answer::Refused(Refusal::Busy));
+            continue;
+        }
+        shared.count.fetch_add(1, Ordering::AcqRel);
+        let spawned = std::thread::Builder::new().name("kv-receive".into()).spawn({
+            let (shared, stream) = (Arc::clone(shared), Arc::clone(&stream));
+            move || {
+                serve(&shared, &stream);
+                stream.shutdown();
+                shared.count.fetch_sub(1, Ordering::AcqRel);
+            }
+        });
+        let mut streams = shared.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.retain(|(_, thread)| !thread.is_finished());
+        match spawned {
+            Ok(thread) => streams.push((stream, thread)),
+            Err(_) => {
+                shared.count.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+    }
+}
+
+/// Whether the answer went out.
+fn answer(stream: &Stream, seq: u64, answer: Answer) -> bool {
+    stream.send_bytes(&Ack { seq, answer }.encode()).is_ok()
+}
+
+/// Takes frames until the connection ends, or sends something that is none.
+fn serve(shared: &Shared, stream: &Arc<Stream>) {
+    if stream.limit(PATIENCE, PATIENCE).is_err() {
+        return;
+    }
+    let mut hello = [0; HELLO];
+    if !matches!(stream.fill(&mut hello, || false), Ok(false)) {
+        return;
+    }
+    let Some(hello) = Hello::decode(&hello) else { return };
+    if hello.token != shared.token {
+        answer(stream, 0, Answer::Refused(Refusal::Token));
+        return;
+    }
+    let Some(segments) = segments(stream, hello.segments as usize) else {
+        answer(stream, 0, Answer::Refused(Refusal::Segment));
+        return;
+    };
+    if !answer(stream, 0, Answer::Done) {
+        return;
+    }
+    let mut spill = Vec::new();
+    let mut header = [0; FRAME];
+    loop {
+        match stream.fill(&mut header, || !shared.stop.load(Ordering::Acquire)) {
+            Ok(false) => {}
+            Ok(true) | Err(_) => return,
+        }
+        let Ok(Some(frame)) = Frame::decode(&header, |table| whole(stream, table)) else { return };
+        let Ok(outcome) = take(shared, stream, &frame, &segments, &mut spill) else { return };
+        if !answer(stream, frame.seq, outcome) {
+            return;
+        }
+    }
+}
+
+fn segments(stream: &Stream, n: usize) -> Option<Vec<Mapping>> {
+    match (stream, n) {
+        (_, 0) => Some(Vec::new()),
+        (Stream::Tcp(_), _) => None,
+        (Stream::Shared(_), n) => {
+            let files = receive_files(stream.fd(), n).ok()?;
+            files.iter().map(Mapping::new).collect::<io::Result<_>>().ok()
+        }
+    }
+}
+
+/// Writes one frame. An error means that the connection is of no more use.
+fn take(
+    shared: &Shared,
+    stream: &Arc<Stream>,
+    frame: &Frame,
+    segments: &[Mapping],
+    spill: &mut Vec<u8>,
+) -> io::Result<Answer> {
+    let len = frame.bytes() as usize;
+    let pin = match (shared.rooms.pin(frame, stream), frame.place) {
+        (Ok(pin), _) => pin,
+        (Err(why), Place::Shared { .. }) => return Ok(Answer::Refused(why)),
+        // What follows the header is read all the same, so that the next frame is found.
+        (Err(why), Place::Inline) => {
+            spill.resize(BLOCK, 0);
+            let mut left = len + 8;
+            while left > 0 {
+                let n = left.min(BLOCK);
+                whole(stream, &mut spill[..n])?;
+                left -= n;
+            }
+            return Ok(Answer::Refused(why));
+        }
+    };
+    let arrived = match frame.place {
+        Place::Inline => {
+            let mut sum = Sum::default();
+            for (to, len) in &pin.to {
+                // SAFETY: the pin allows writing these bytes, and only this thread does until it is dropped.
+                let to = unsafe { std::slice::from_raw_parts_mut(*to, *len) };
+                for block in to.chunks_mut(BLOCK) {
+                    whole(stream, block)?;
+                    sum.update(block);
+                }
+            }
+            let mut sent = [0; 8];
+            whole(stream, &mut sent)?;
+            u64::from_le_bytes(sent) == sum.finish()
+        }
+        Place::Shared(segment) => {
+            let memory = segments.get(segment as usize);
+            for (range, (to, len)) in frame.ranges.iter().zip(&pin.to) {
+                let Some(from) = memory.and_then(|memory| memory.at(range.offset, *len)) else {
+                    return Ok(Answer::Refused(Refusal::Segment));
+                };
+                // SAFETY: `from` is inside the mapping; `to` as above. The mapping is another process's memory or another
+                // part of this one's, so that the two do not overlap.
+                unsafe { to.copy_from_nonoverlapping(from, *len) };
+            }
+            true
+        }
+    };
+    if !arrived {
+        return Ok(Answer::Damaged);
+    }
+    drop(pin);
+    shared.rooms.written(frame);
+    Ok(Answer::Done)
+}
+
+fn whole(stream: &Stream, bytes: &mut [u8]) -> io::Result<()> {
+    match stream.fill(bytes, || false)? {
+        false => Ok(()),
+        true => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}

@@ -1,0 +1,187 @@
+//! The receiving side's rooms: which items may be written for whom, who is writing, what was written.
+
+use crate::frame::{Frame, Range, Refusal};
+use crate::net::Stream;
+use crate::regions::{Regions, inside};
+use hotseam_sdk::views::Accept;
+use hotseam_sdk::{Error, Result};
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Rooms that may be open at once.
+const MOST_ROOMS: usize = 4096;
+
+/// Shared by the host's calls and the threads of connections.
+#[derive(Debug, Default)]
+pub(crate) struct Rooms {
+    inner: Mutex<Inner>,
+    /// Notified when a write has ended.
+    quiet: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    regions: Regions,
+    open: HashMap<u64, Room>,
+}
+
+#[derive(Debug, Default)]
+struct Room {
+    lists: HashMap<(u32, u32), List>,
+    /// Connections that are writing an item of this room.
+    writing: Vec<Arc<Stream>>,
+    /// Set by `close`: nothing more is begun.
+    closed: bool,
+}
+
+/// Accepted items of one component and layer, rising, and which of them were written.
+#[derive(Debug)]
+struct List {
+    items: Vec<i32>,
+    written: Vec<bool>,
+}
+
+impl List {
+    /// Where the items `first` to `first + n - 1` are, if all of them are accepted.
+    fn find(&self, first: u32, n: u32) -> Option<std::ops::Range<usize>> {
+        let first = i32::try_from(first).ok()?;
+        let at = self.items.binary_search(&first).ok()?;
+        let range = at..at.checked_add(n as usize)?;
+        let found = self.items.get(range.clone())?;
+        // Rising and distinct: the ends tell that nothing is left out between them.
+        (i64::from(*found.last()?) == i64::from(first) + i64::from(n) - 1).then_some(range)
+    }
+}
+
+/// Leave to write the items of one frame. Their room is not closed before it goes.
+pub(crate) struct Pin<'a> {
+    rooms: &'a Rooms,
+    room: u64,
+    stream: &'a Arc<Stream>,
+    /// First byte to write and number of bytes, of each range of the frame.
+    pub(crate) to: Vec<(*mut u8, usize)>,
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.rooms.lock();
+        if let Some(room) = inner.open.get_mut(&self.room)
+            && let Some(at) = room.writing.iter().position(|stream| Arc::ptr_eq(stream, self.stream))
+        {
+            room.writing.swap_remove(at);
+        }
+        self.rooms.quiet.notify_all();
+    }
+}
+
+impl Rooms {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Every change is complete before the lock is released, so a poisoned state is still whole.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes every room and takes other regions.
+    pub(crate) fn replace(&self, regions: Regions) {
+        let open: Vec<u64> = self.lock().open.keys().copied().collect();
+        open.into_iter().for_each(|room| {
+            self.close(room);
+        });
+        self.lock().regions = regions;
+    }
+
+    /// Lets items be written for a room.
+    pub(crate) fn accept(&self, a: &Accept<'_>) -> Result<()> {
+        let inner = &mut *self.lock();
+        let region = inner.regions.get(a.component, a.layer)?;
+        inside(region, "accepted", a.items, region.dst_items)?;
+        if inner.open.len() >= MOST_ROOMS && !inner.open.contains_key(&a.room) {
+            return Err(Error::internal(format!("{MOST_ROOMS} rooms are open")));
+        }
+        let mut items = a.items.to_vec();
+        items.sort_unstable();
+        if items.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(Error::argument(format!("room {}: an item is accepted twice", a.room)));
+        }
+        let list = List { written: vec![false; items.len()], items };
+        let room = inner.open.entry(a.room).or_default();
+        match room.closed || room.lists.contains_key(&(a.component, a.layer)) {
+            true => Err(Error::argument(format!("room {} is in use", a.room))),
+            false => {
+                room.lists.insert((a.component, a.layer), list);
+                Ok(())
+            }
+        }
+    }
+
+    /// Leave to write a frame's items on a connection.
+    pub(crate) fn pin<'a>(
+        &'a self,
+        frame: &Frame,
+        stream: &'a Arc<Stream>,
+    ) -> std::result::Result<Pin<'a>, Refusal> {
+        let inner = &mut *self.lock();
+        let room = inner.open.get_mut(&frame.room).filter(|room| !room.closed).ok_or(Refusal::UnknownRoom)?;
+        let list = room.lists.get(&(frame.component, frame.layer)).ok_or(Refusal::NotAccepted)?;
+        if frame.ranges.iter().any(|range| list.find(range.first, range.items).is_none()) {
+            return Err(Refusal::NotAccepted);
+        }
+        let region = inner.regions.get(frame.component, frame.layer).map_err(|_| Refusal::NotAccepted)?;
+        if region.item_bytes != u64::from(frame.item_bytes) {
+            return Err(Refusal::ItemBytes);
+        }
+        room.writing.push(Arc::clone(stream));
+        let to = |range: &Range| {
+            let at = range.first as usize * region.item_bytes as usize;
+            // SAFETY: accepted items are inside the region, as `accept` checked.
+            (unsafe { region.dst.add(at) }, frame.bytes_of(range) as usize)
+        };
+        let to = frame.ranges.iter().map(to).collect();
+        Ok(Pin { rooms: self, room: frame.room, stream, to })
+    }
+
+    /// Notes that a frame's items are in place.
+    pub(crate) fn written(&self, frame: &Frame) {
+        let mut inner = self.lock();
+        let room = inner.open.get_mut(&frame.room);
+        let list = room.and_then(|room| room.lists.get_mut(&(frame.component, frame.layer)));
+        let Some(list) = list else { return };
+        for range in &frame.ranges {
+            if let Some(found) = list.find(range.first, range.items) {
+                list.written[found].fill(true);
+            }
+        }
+    }
+
+    /// Ends a room; returns the items that were written. Connections that are writing for it are cut, so that this does not
+    /// wait for a slow sender.
+    pub(crate) fn close(&self, number: u64) -> u64 {
+        let mut inner = self.lock();
+        loop {
+            let Some(room) = inner.open.get_mut(&number) else { return 0 };
+            room.closed = true;
+            if room.writing.is_empty() {
+                break;
+            }
+            room.writing.iter().for_each(|stream| stream.shutdown());
+            inner = self.quiet.wait(inner).unwrap_or_else(PoisonError::into_inner);
+        }
+        let room = inner.open.remove(&number);
+        let lists = room.iter().flat_map(|room| room.lists.values());
+        lists.map(|list| list.written.iter().filter(|written| **written).count() as u64).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_accepted_runs_are_found() {
+        let list = List { items: vec![2, 3, 4, 9], written: vec![false; 4] };
+        assert_eq!(list.find(2, 3), Some(0..3));
+        assert_eq!(list.find(9, 1), Some(3..4));
+        for (first, n) in [(2, 4), (4, 2), (5, 1), (9, 2), (u32::MAX, 1), (2, u32::MAX), (2, 0)] {
+            assert_eq!(list.find(first, n), None, "{first} {n}");
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The functions of a transport between processes, over either medium.
+
+use crate::frame::{Frame, MOST, Place, RANGES, Range, SEGMENTS};
+use crate::net::{Endpoint, Medium};
+use crate::receive::Receiver;
+use crate::regions::Regions;
+use crate::rooms::Rooms;
+use crate::send::{Peer, Piece, Progress, Tickets};
+use hotseam_sdk::abi::Region;
+use hotseam_sdk::views::{Accept, Put};
+use hotseam_sdk::{Error, Result};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Peers that an instance may know.
+const MOST_PEERS: usize = 256;
+/// Marks rooms of puts between two sides of one instance, which the router's numbers never have.
+const OWN: u64 = 1 << 63;
+
+/// How an instance is reached, and how patient it is.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// What connections are made of.
+    pub medium: Medium,
+    /// Where TCP listens; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Address that others are told, where it is not the one listened on; its port 0 stands for the one in use.
+    pub advertise: Option<SocketAddr>,
+    /// How long a peer may be out of reach before puts to it fail.
+    pub patience: Duration,
+}
+
+/// One instance.
+#[derive(Debug)]
+pub struct Wire {
+    settings: Settings,
+    rooms: Arc<Rooms>,
+    tickets: Arc<Tickets>,
+    state: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// The sending side.
+    regions: Regions,
+    /// Files of shared memory in the regions, in the order of their segments.
+    files: Vec<RawFd>,
+    receiver: Option<Receiver>,
+    /// By number; 0 is this instance's own receiving side.
+    peers: HashMap<u64, Known>,
+    last_ticket: u64,
+    /// Peer of each ticket that was not reported.
+    owners: HashMap<u64, u64>,
+}
+
+/// A peer: its thread starts with its first put.
+#[derive(Debug)]
+struct Known {
+    text: String,
+    endpoint: Endpoint,
+    peer: Option<Peer>,
+}
+
+impl Wire {
+    /// An instance that neither listens nor connects yet.
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, rooms: Arc::default(), tickets: Arc::default(), state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, Inner> {
+        // Every change is complete before the lock is released, so a poisoned state is still whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `register`: ends every put and room, and takes other regions.
+    ///
+    /// # Errors
+    /// Those of [`Regions::new`], or an item that is larger than a frame may be.
+    ///
+    /// # Safety
+    /// Both sides of every region are valid for their items until the next call or the end of the instance.
+    pub unsafe fn register(&self, regions: &[Region]) -> Result<()> {
+        if let Some(region) = regions.iter().find(|region| region.item_bytes > MOST) {
+            let what = crate::regions::name(region.component, region.layer);
+            return Err(Error::unsupported(format!(
+                "{what}: an item has {} bytes, a frame moves at most {MOST}",
+                region.item_bytes
+            )));
+        }
+        // SAFETY: the caller's contract, for both.
+        let (sending, receiving) = unsafe { (Regions::new(regions)?, Regions::new(regions)?) };
+        let mut state = self.state();
+        // Threads of peers read the old regions until they have ended.
+        state.peers.values_mut().for_each(|known| known.peer = None);
+        self.rooms.replace(receiving);
+        let mut files: Vec<RawFd> =
+            regions.iter().map(|region| region.src_fd).filter(|fd| *fd >= 0).collect();
+        files.sort_unstable();
+        files.dedup();
+        let shared = self.settings.medium == Medium::Shared && files.len() <= SEGMENTS;
+        state.files = if shared { files } else { Vec::new() };
+        state.regions = sending;
+        for ticket in state.owners.keys() {
+            self.tickets.fail(*ticket, "other regions were registered");
+        }
+        Ok(())
+    }
+
+    /// `put`.
+    ///
+    /// # Errors
+    /// If the region, an item of this side or the peer is not known.
+    pub fn put(&self, put: &Put<'_>) -> Result<u64> {
+        let state = &mut *self.state();
+        let own = put.peer == 0;
+        let region = *state.regions.check(put, own)?;
+        if !own && !state.peers.contains_key(&put.peer) {
+            return Err(Error::argument(format!(
+                "peer {} is not known; connect gives the numbers",
+                put.peer
+            )));
+        }
+        state.last_ticket += 1;
+        let ticket = state.last_ticket;
+        let room = if own { OWN | ticket } else { put.room };
+        let pieces = pieces(put, &region, &state.files, room, ticket);
+        self.tickets.open(ticket, pieces.len());
+        if own {
+            let (component, layer) = (put.component, put.layer);
+            self.rooms.accept(&Accept { room, component, layer, items: put.dst_items })?;
+        }
+        state.owners.insert(ticket, put.peer);
+        let sent = self.peer(state, put.peer)?.push(pieces);
+        if !sent {
+            self.tickets.fail(ticket, "too many puts wait for this peer");
+        }
+        Ok(ticket)
+    }
+
+    /// The thread of a peer, which is started where it is not running.
+    fn peer<'a>(&self, state: &'a mut Inner, number: u64) -> Result<&'a Peer> {
+        if number == 0 && !state.peers.contains_key(&0) {
+            let endpoint = self.listen(state)?.clone();
+            state.peers.insert(0, Known { text: endpoint.to_string(), endpoint, peer: None });
+        }
+        let files = state.files.clone();
+        let known = state.peers.get_mut(&number);
+        let known = known.ok_or_else(|| Error::argument(format!("peer {number} is not known")))?;
+        if known.peer.is_none() {
+            let (endpoint, tickets) = (known.endpoint.clone(), Arc::clone(&self.tickets));
+            let peer = Peer::start(endpoint, files, self.settings.patience, tickets);
+            known.peer = Some(peer.map_err(|error| Error::internal(format!("thread: {error}")))?);
+        }
+        Ok(known.peer.as_ref().expect("just started"))
+    }
+
+    fn listen<'a>(&self, state: &'a mut Inner) -> Result<&'a Endpoint> {
+        if state.receiver.is_none() {
+            let Settings { medium, listen, .. } = self.settings;
+            let started = Receiver::start(medium, listen, Arc::clone(&self.rooms));
+            let why = |error| Error::internal(format!("cannot listen on {listen}: {error}"));
+            state.receiver = Some(started.map_err(why)?);
+        }
+        Ok(&state.receiver.as_ref().expect("just started").endpoint)
+    }
+
+    /// `poll`.
+    ///
+    /// # Errors
+    /// If the ticket is not known.
+    pub fn poll(&self, ticket: u64) -> Result<Progress> {
+        let progress = self.tickets.poll(ticket).ok_or_else(|| {
+            Error::argument(format!(
+                "ticket {ticket} is not known: it was never given, was cancelled, or was reported already"
+            ))
+        })?;
+        if !matches!(progress, Progress::Pending(_)) && self.state().owners.remove(&ticket) == Some(0) {
+            self.rooms.close(OWN | ticket);
+        }
+        Ok(progress)
+    }
+
+    /// `cancel`.
+    pub fn cancel(&self, ticket: u64) {
+        let mut state = self.state();
+        let Some(number) = state.owners.remove(&ticket) else { return };
+        if let Some(peer) = state.peers.get(&number).and_then(|known| known.peer.as_ref()) {
+            peer.cancel(ticket);
+        }
+        if number == 0 {
+            self.rooms.close(OWN | ticket);
+        }
+        self.tickets.forget(ticket);
+    }
+
+    /// `endpoint`.
+    ///
+    /// # Errors
+    /// If the system does not let it listen.
+    pub fn endpoint(&self) -> Result<String> {
+        let mut endpoint = self.listen(&mut self.state())?.clone();
+        if let (crate::Address::Tcp(used), Some(mut told)) = (&endpoint.address, self.settings.advertise) {
+            if told.port() == 0 {
+                told.set_port(used.port());
+            }
+            endpoint.address = crate::Address::Tcp(told);
+        }
+        Ok(endpoint.to_string())
+    }
+
+    /// `connect`.
+    ///
+    /// # Errors
+    /// If the text is no endpoint of this medium, or too many peers are known.
+    pub fn connect(&self, text: &str) -> Result<u64> {
+        let endpoint = Endpoint::parse(text, self.settings.medium)?;
+        let mut state = self.state();
+        let known = state.peers.iter().find(|(number, known)| **number != 0 && known.text == text);
+        if let Some((number, _)) = known {
+            return Ok(*number);
+        }
+        if state.peers.len() >= MOST_PEERS {
+            // Those that nothing is sent to were perhaps started anew under another address.
+            let busy: Vec<u64> = state.owners.values().copied().collect();
+            state.peers.retain(|number, _| busy.contains(number));
+        }
+        if state.peers.len() >= MOST_PEERS {
+            return Err(Error::internal(format!("{MOST_PEERS} peers are known")));
+        }
+        // Never a number that was given before: somebody may hold it.
+        state.last_ticket += 1;
+        let number = state.last_ticket;
+        state.peers.insert(number, Known { text: text.to_owned(), endpoint, peer: None });
+        Ok(number)
+    }
+
+    /// `accept`.
+    ///
+    /// # Errors
+    /// If an item is outside the receiving side or accepted already.
+    pub fn accept(&self, a: &Accept<'_>) -> Result<()> {
+        if a.room & OWN != 0 {
+            return Err(Error::argument(format!("room {} is 2^63 or more", a.room)));
+        }
+        self.rooms.accept(a)
+    }
+
+    /// `close`: the items written.
+    pub fn close(&self, room: u64) -> u64 {
+        self.rooms.close(room)
+    }
+}
+
+/// The frames of a put: one range for each contiguous run of items, or several where a run is longer than a frame may be.
+fn pieces(put: &Put<'_>, region: &Region, files: &[RawFd], room: u64, ticket: u64) -> Vec<Piece> {
+    let item = region.item_bytes;
+    if item == 0 {
+        return Vec::new();
+    }
+    let segment = files.iter().position(|file| *file == region.src_fd);
+    let (place, start) = match segment {
+        Some(segment) => (Place::Shared(segment as u32), region.src_offset),
+        None => (Place::Inline, 0),
+    };
+    let most = (place.most() / item).max(1) as usize;
+    let mut pieces = Vec::new();
+    let mut ranges: Vec<Range> = Vec::new();
+    let mut held = 0;
+    let mut close = |ranges: &mut Vec<Range>| {
+        if !ranges.is_empty() {
+            let ranges = std::mem::take(ranges);
+            let (component, layer, item_bytes) = (put.component, put.layer, item as u32);
+            let frame = Frame { seq: 0, room, component, layer, item_bytes, place, ranges };
+            pieces.push(Piece::new(ticket, frame, region.src));
+        }
+    };
+    for run in put.runs() {
+        let mut at = 0;
+        while at < run.items {
+            if held == most || ranges.len() == RANGES {
+                close(&mut ranges);
+                held = 0;
+            }
+            let items = (most - held).min(run.items - at);
+            let offset = start + (run.src as usize + at) as u64 * item;
+            ranges.push(Range { first: (run.dst as usize + at) as u32, items: items as u32, offset });
+            (at, held) = (at + items, held + items);
+        }
+    }
+    close(&mut ranges);
+    pieces
+}
