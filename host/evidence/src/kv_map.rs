@@ -78,7 +78,7 @@ impl fmt::Display for Table<'_> {
             }
         }
         for (row, layers) in rows {
-            let layers = NumberSet::of(layers.into_iter()).to_string();
+            let layers = NumberSet::of(layers).to_string();
             writeln!(
                 out,
                 "{:<12} {layers:<14} {:>10} {:>8} {:>6}  {}",

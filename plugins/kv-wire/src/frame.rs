@@ -309,10 +309,8 @@ mod tests {
 
     fn decode(bytes: &[u8]) -> Option<Frame> {
         let (header, rest) = bytes.split_first_chunk()?;
-        let table = |table: &mut [u8]| match rest.len() == table.len() {
-            true => Ok(table.copy_from_slice(rest)),
-            false => Err(()),
-        };
+        let table =
+            |table: &mut [u8]| (rest.len() == table.len()).then(|| table.copy_from_slice(rest)).ok_or(());
         Frame::decode(header, table).ok().flatten()
     }
 

@@ -1,179 +1,27 @@
 //! The prefill worker's side of rooms: decode workers ask, prompts are computed, and their KV is sent while they are.
 
+mod puts;
+mod rooms;
+
+pub(crate) use rooms::PrefillEnd;
+
 use super::Scheduler;
-use super::pair::{Failure, Lost, Pair, Registered, call_failure, prompt_sum, put_args, remote};
-use crate::disagg::audit;
-use crate::disagg::fingerprint::Fingerprints;
-use crate::handoff::{context, reason};
+use super::pair::{Failure, Pair, call_failure, remote};
+use crate::handoff::context;
 use crate::request::FinishReason;
 use crate::sequence::{NOT_FINITE, Next, Picked, Sequence, Stage, Ticket};
 use crate::watch::StepFault;
-use crossbeam_channel::{Receiver, Sender};
-use hotseam_abi::{PollArgs, component, transfer};
-use hotseam_kv::{Items, KvStore, LayerLayout};
-use hotseam_pd::{Done, Fingerprint, PrefillEvent, Reserve, Sums, ToDecode, Writer, WriterLayer};
-use hotseam_slots::{CallError, Snapshot, TransportCell};
-use std::collections::HashMap;
+use hotseam_abi::component;
+use hotseam_kv::LayerLayout;
+use hotseam_pd::{Done, PrefillEvent, ToDecode};
+use hotseam_slots::Snapshot;
+use puts::{Open, PutError, Sent, cancel, poll, push, writers};
+use rooms::{Asked, Room, Target};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Rooms that decode workers may ask for before their requests are here.
-const MOST_ASKED: usize = 1024;
 /// How long a request that is computed anew waits for transfers of what it had.
 const SETTLE: Duration = Duration::from_secs(2);
-/// Components that are sent page by page while the prompt is computed.
-const BY_PAGE: [u32; 3] = [component::C4, component::C128, component::INDEX_KEYS];
-
-/// A decode worker that asks for a room.
-struct Target {
-    peer: u64,
-    fingerprint: Arc<Fingerprint>,
-    reserve: Box<Reserve>,
-    reply: Sender<ToDecode>,
-    since: Instant,
-}
-
-impl Target {
-    /// Tells the worker that there will be no KV.
-    fn refuse(&self, code: &str, message: &str) {
-        let (room, code, message) = (self.reserve.room, code.to_owned(), message.to_owned());
-        // A worker that is gone needs no answer.
-        let _ = self.reply.send(ToDecode::Failed { room, code, message });
-    }
-}
-
-/// What a request asks for, as far as the decode worker must ask for the same.
-struct Asked {
-    assignment: String,
-    tokens: usize,
-    sum: u64,
-}
-
-impl Asked {
-    fn of(ticket: &Ticket) -> Self {
-        let request = &ticket.request;
-        let (tokens, sum) = (request.prompt.len(), prompt_sum(&request.prompt));
-        Self { assignment: request.assignment.clone(), tokens, sum }
-    }
-}
-
-/// A room whose request runs here.
-struct Room {
-    /// `None` while a held prompt waits for somebody to ask.
-    target: Option<Target>,
-    table: Arc<Snapshot>,
-    /// The transport's number of the target.
-    peer: u64,
-    open: Vec<Open>,
-    /// Full pages that were put.
-    pages: usize,
-    /// Whether everything was put.
-    complete: bool,
-    /// The first token, once the prompt is computed, and the chunks that took.
-    first: Option<(Picked, u32)>,
-    /// Whether the client has its answer.
-    answered: bool,
-    items: u64,
-    bytes: u64,
-    sums: Vec<Sums>,
-    /// When something last went on.
-    since: Instant,
-}
-
-/// A put that is not known to be done.
-struct Open {
-    ticket: u64,
-    component: u32,
-    layer: u32,
-    bytes: u64,
-}
-
-/// All rooms.
-pub(crate) struct PrefillEnd {
-    pub(super) events: Receiver<PrefillEvent>,
-    /// An event that was taken while waiting.
-    pub(super) early: Option<PrefillEvent>,
-    asked: HashMap<u64, Target>,
-    rooms: HashMap<u64, Room>,
-    pub(super) registered: Registered,
-    fingerprints: Fingerprints,
-    lost: Lost,
-}
-
-impl PrefillEnd {
-    pub(super) fn new(events: Receiver<PrefillEvent>) -> Self {
-        Self {
-            events,
-            early: None,
-            asked: HashMap::new(),
-            rooms: HashMap::new(),
-            registered: Registered::default(),
-            fingerprints: Fingerprints::default(),
-            lost: Lost::default(),
-        }
-    }
-
-    pub(super) fn rooms(&self) -> usize {
-        self.asked.len() + self.rooms.len()
-    }
-
-    /// Whether any room has somebody to send to.
-    pub(super) fn is_sending(&self) -> bool {
-        self.rooms.values().any(|room| room.target.is_some())
-    }
-
-    /// Whether both workers of a room are here.
-    pub(super) fn is_met(&self, room: u64) -> bool {
-        self.asked.contains_key(&room) || self.rooms.contains_key(&room)
-    }
-
-    /// Tells whoever asks for a room that there will be no KV.
-    pub(super) fn turn_away(&mut self, room: u64, code: &str, message: &str) {
-        let target = self.asked.remove(&room);
-        let target = target.or_else(|| self.rooms.get_mut(&room).and_then(|room| room.target.take()));
-        if let Some(target) = target {
-            target.refuse(code, message);
-        }
-    }
-
-    /// As [`Self::turn_away`], of a room whose request does not run.
-    pub(super) fn forget(&mut self, room: u64, code: &str, message: &str) {
-        self.turn_away(room, code, message);
-        self.rooms.remove(&room);
-    }
-
-    /// The client of a waiting request has left.
-    pub(super) fn left(&mut self, ticket: &Ticket) {
-        // Where the room is open, it is that of another request, unless this one is to be computed anew.
-        let own = |room: &u64| ticket.resume.is_some() || !self.rooms.contains_key(room);
-        if let Some(room) = ticket.room().filter(own) {
-            self.forget(room, "E-PD-PEER", "the client of the prefill worker left");
-        }
-    }
-
-    /// A room is asked for.
-    fn ask(&mut self, target: Target) {
-        let number = target.reserve.room;
-        match self.rooms.get_mut(&number) {
-            Some(room) if room.target.is_none() => room.target = Some(target),
-            Some(_) => {
-                target.refuse("E-PD-ROOM", &format!("room {number} is in use; a room serves one request"))
-            }
-            None if self.asked.contains_key(&number) => {
-                target.refuse(
-                    "E-PD-ROOM",
-                    &format!("room {number} is asked for already; a room serves one request"),
-                );
-            }
-            None if self.asked.len() >= MOST_ASKED => {
-                target.refuse("E-PD-BUSY", &format!("{MOST_ASKED} rooms wait for their requests here"));
-            }
-            None => {
-                self.asked.insert(number, target);
-            }
-        }
-    }
-}
 
 impl Scheduler {
     fn sending(&mut self) -> &mut PrefillEnd {
@@ -274,14 +122,9 @@ impl Scheduler {
             target: None,
             table: Arc::clone(table),
             peer: 0,
-            open: Vec::new(),
-            pages: 0,
-            complete: false,
+            sent: Sent::default(),
             first: None,
             answered: false,
-            items: 0,
-            bytes: 0,
-            sums: Vec::new(),
             since: Instant::now(),
         };
         let Some(target) = target else {
@@ -421,26 +264,13 @@ impl Scheduler {
                 unreachable!("a paired registry fills the transport cell")
             };
             let (store, sequence) = (&self.prefill, &self.running[index]);
-            let sent = push(
-                store,
-                sequence,
-                &room.table,
-                &mut Puts {
-                    open: &mut room.open,
-                    pages: &mut room.pages,
-                    complete: &mut room.complete,
-                    items: &mut room.items,
-                    bytes: &mut room.bytes,
-                    sums: &mut room.sums,
-                    peer: room.peer,
-                    reserve: &room.target.as_ref().expect("just set").reserve,
-                },
-            );
-            let moved = sent.and_then(|()| poll(cell, &mut room.open));
+            let reserve = &room.target.as_ref().expect("just set").reserve;
+            let put = push(store, sequence, &room.table, &mut room.sent, (room.peer, reserve));
+            let moved = put.and_then(|()| poll(cell, &mut room.sent.open));
             match moved {
                 Ok(true) => room.since = Instant::now(),
-                Ok(false) if !room.open.is_empty() && room.since.elapsed() > waiting => {
-                    let Open { component, layer, .. } = room.open[0];
+                Ok(false) if !room.sent.open.is_empty() && room.since.elapsed() > waiting => {
+                    let Open { component, layer, .. } = room.sent.open[0];
                     let name = component::NAMES[component as usize];
                     let message = format!(
                         "the transport did not finish {name} of layer {layer} in {} s",
@@ -457,7 +287,7 @@ impl Scheduler {
                     return Err(failure);
                 }
             }
-            Ok(room.complete && room.open.is_empty())
+            Ok(room.sent.complete && room.sent.open.is_empty())
         })();
         match result {
             Ok(true) => {
@@ -487,9 +317,9 @@ impl Scheduler {
             logprob: first.logprob.to_bits(),
             top: first.top.iter().map(|(id, logprob)| (*id, logprob.to_bits())).collect(),
             chunks,
-            items: room.items,
-            bytes: room.bytes,
-            sums: room.sums,
+            items: room.sent.items,
+            bytes: room.sent.bytes,
+            sums: room.sent.sums,
             writers: writers(&self.running[index]),
         };
         self.watch.handed_over(&room.table);
@@ -513,7 +343,7 @@ impl Scheduler {
             target.refuse("E-PD-PEER", "the request ended on the prefill worker before its KV was sent");
         }
         match room.table.transport() {
-            Some(cell) if !cancel(cell, &room.open) => {
+            Some(cell) if !cancel(cell, &room.sent.open) => {
                 end.lost.keep(cell, sequence.kv);
                 None
             }
@@ -532,8 +362,8 @@ impl Scheduler {
         let since = Instant::now();
         let settled = loop {
             let Some(cell) = room.table.transport() else { break true };
-            match poll(cell, &mut room.open) {
-                Ok(_) if room.open.is_empty() => break true,
+            match poll(cell, &mut room.sent.open) {
+                Ok(_) if room.sent.open.is_empty() => break true,
                 Ok(_) if since.elapsed() < SETTLE => std::thread::yield_now(),
                 Ok(_) | Err(_) => break false,
             }
@@ -544,165 +374,4 @@ impl Scheduler {
         }
         settled
     }
-}
-
-/// Why a put did not go on.
-enum PutError {
-    /// A call of the transport.
-    Call(CallError),
-    /// Something else.
-    Given(Failure),
-}
-
-impl From<CallError> for PutError {
-    fn from(error: CallError) -> Self {
-        Self::Call(error)
-    }
-}
-
-/// What putting changes of a room.
-struct Puts<'a> {
-    open: &'a mut Vec<Open>,
-    pages: &'a mut usize,
-    complete: &'a mut bool,
-    items: &'a mut u64,
-    bytes: &'a mut u64,
-    sums: &'a mut Vec<Sums>,
-    peer: u64,
-    reserve: &'a Reserve,
-}
-
-/// Puts the pages that no later row changes, and after the last row all that is left.
-fn push(store: &KvStore, sequence: &Sequence, table: &Snapshot, puts: &mut Puts<'_>) -> Result<(), PutError> {
-    let computed = sequence.stage == Stage::Sending;
-    if *puts.complete || (!computed && sequence.kv.complete_pages() <= *puts.pages) {
-        return Ok(());
-    }
-    let own = store.items(&sequence.kv);
-    if computed {
-        fits(&own, &puts.reserve.items).map_err(PutError::Given)?;
-    }
-    let pages = own[component::C4 as usize].len();
-    let end = if computed { pages } else { sequence.kv.complete_pages() };
-    if puts.reserve.items[component::C4 as usize].len() < end {
-        let message = "the decode worker named fewer pages than the prompt has".to_owned();
-        return Err(PutError::Given(("E-PD-REQUEST", message)));
-    }
-    let first = *puts.pages;
-    let Some(cell) = table.transport() else { unreachable!("a paired registry fills the transport cell") };
-    let regions = store.outgoing(&sequence.layouts);
-    for region in &regions {
-        let of = region.component as usize;
-        let range = match (BY_PAGE.contains(&region.component), computed) {
-            (true, _) => first..end,
-            (false, true) => 0..own[of].len(),
-            (false, false) => continue,
-        };
-        if range.is_empty() {
-            continue;
-        }
-        let (src, dst) = (&own[of][range.clone()], &puts.reserve.items[of][range]);
-        if puts.reserve.audit {
-            let sums = audit::sums(region, src);
-            let place = (region.component, region.layer);
-            match puts.sums.iter_mut().find(|known| (known.component, known.layer) == place) {
-                Some(known) => known.sums.extend(sums),
-                None => puts.sums.push(Sums { component: place.0, layer: place.1, sums }),
-            }
-        }
-        let mut ticket = 0;
-        let place = (region.component, region.layer);
-        let args = put_args((puts.reserve.room, puts.peer), place, (src, dst), &mut ticket);
-        cell.put.call(&context(), &args, src.len())?;
-        let bytes = region.item_bytes * src.len() as u64;
-        puts.open.push(Open { ticket, component: place.0, layer: place.1, bytes });
-        *puts.items += src.len() as u64;
-        *puts.bytes += bytes;
-    }
-    (*puts.pages, *puts.complete) = (end, computed);
-    Ok(())
-}
-
-/// Refuses lists that do not have the lengths of this worker's.
-fn fits(own: &Items, theirs: &Items) -> Result<(), Failure> {
-    let differs = (0..own.len()).find(|of| own[*of].len() != theirs[*of].len());
-    match differs {
-        None => Ok(()),
-        Some(of) => {
-            let (name, here, there) = (component::NAMES[of], own[of].len(), theirs[of].len());
-            let message = format!("{name}: prefill has {here} items to send, decode named {there}");
-            Err(("E-PD-REQUEST", message))
-        }
-    }
-}
-
-/// Takes the puts that are done out of `open`; whether there were any.
-fn poll(cell: &TransportCell, open: &mut Vec<Open>) -> Result<bool, PutError> {
-    let mut moved = false;
-    let mut at = 0;
-    while at < open.len() {
-        let put = &open[at];
-        let size = size_of::<PollArgs>() as u32;
-        let mut args = PollArgs { size, state: transfer::PENDING, ticket: put.ticket, bytes: 0 };
-        cell.poll.call(&context(), &mut args)?;
-        let (name, layer) = (component::NAMES[put.component as usize], put.layer);
-        match args.state {
-            transfer::DONE if args.bytes == put.bytes => {
-                open.swap_remove(at);
-                moved = true;
-            }
-            transfer::DONE => {
-                let (found, expected) = (args.bytes, put.bytes);
-                open.swap_remove(at);
-                let message = format!(
-                    "the transport says that {name} of layer {layer} is done with {found} bytes moved, expected {expected}"
-                );
-                return Err(PutError::Given(("E-KV-TRANSFER", message)));
-            }
-            transfer::FAILED => {
-                open.swap_remove(at);
-                let message = format!("the transport gave up {name} of layer {layer}: {}", reason());
-                return Err(PutError::Given(("E-KV-TRANSFER", message)));
-            }
-            _ => at += 1,
-        }
-    }
-    Ok(moved)
-}
-
-/// Gives puts up; whether the transport confirmed that it reads their source no more.
-fn cancel(cell: &TransportCell, open: &[Open]) -> bool {
-    open.iter().fold(true, |quiet, put| match cell.cancel.call(&context(), put.ticket) {
-        Ok(()) => quiet,
-        Err(error) => {
-            tracing::error!(%error, "transport did not cancel a ticket; its pages wait for the end of the instance");
-            false
-        }
-    })
-}
-
-/// Who wrote the KV of a sequence, to be told to another process.
-fn writers(sequence: &Sequence) -> Vec<Writer> {
-    let runs = sequence.kv.history().runs().iter();
-    let of = |run: &hotseam_kv::Run| {
-        let mut codes: Vec<(String, String)> = Vec::new();
-        let mut index = |code: &hotseam_kv::Code| {
-            let known =
-                codes.iter().position(|(variant, hash)| (variant, hash) == (&code.variant, &code.hash));
-            known.unwrap_or_else(|| {
-                codes.push((code.variant.clone(), code.hash.clone()));
-                codes.len() - 1
-            })
-        };
-        let layers = run.writer.layers.iter().map(|layer| {
-            let (store, core) = (index(&layer.store), index(&layer.core));
-            let mut maybe = |code: &Option<Arc<hotseam_kv::Code>>| code.as_ref().map(|code| index(code));
-            let (compress, index_compress) = (maybe(&layer.compress), maybe(&layer.index_compress));
-            WriterLayer { store, core, compress, index_compress, select: maybe(&layer.select) }
-        });
-        let layers = layers.collect();
-        let digest = run.writer.digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        Writer { end: run.end, digest, codes, layers }
-    };
-    runs.map(of).collect()
 }
