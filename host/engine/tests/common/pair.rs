@@ -185,6 +185,7 @@ pub(crate) fn hear(handle: &Handle) -> Result<Heard, (String, String)> {
     loop {
         match handle.recv() {
             Some(Event::Token { id, logprob, .. }) => heard.tokens.push((id, logprob.to_bits())),
+            Some(Event::Prompt { .. }) => {}
             Some(Event::Logits { position, logits }) => heard.logits.push((position, logits)),
             Some(Event::Done { .. }) => return Ok(heard),
             Some(Event::Failed { code, message }) => return Err((code, message)),

@@ -88,8 +88,8 @@ async fn requests_are_aborted_by_name() {
         tokio::join!(site.post("/generate", &body), abort("r_1", 80), abort("somebody", 90));
     assert_eq!((one, other), (json!(1), json!(0)));
     let last = |index: usize| {
-        let own = answer.events().into_iter().filter(|event| event["index"] == index);
-        own.last().expect("events")["meta_info"]["finish_reason"]["type"].clone()
+        let mut own = answer.events().into_iter().filter(|event| event["index"] == index);
+        own.next_back().expect("events")["meta_info"]["finish_reason"]["type"].clone()
     };
     assert_eq!((last(0), last(1)), (json!("stop"), json!("abort")));
     site.cancelled(1).await;
