@@ -87,7 +87,7 @@ fn said(case: &Case, answer: &Answer, of: &str) -> Vec<(String, Value, Value)> {
             choice.1 = reason.clone();
         }
         if !logprobs.is_null() {
-            choice.2 = logprobs;
+            choice.2 = singles(logprobs);
         }
     };
     for (position, object) in objects.iter().enumerate() {
@@ -107,6 +107,17 @@ fn said(case: &Case, answer: &Answer, of: &str) -> Vec<(String, Value, Value)> {
         }
     }
     choices
+}
+
+/// Numbers as the f32 that they are: a router that joins the answers of a pair reads them and writes them anew, and its last
+/// digits of an f64 differ.
+fn singles(value: Value) -> Value {
+    match value {
+        Value::Number(number) if number.is_f64() => json!(number.as_f64().map(|number| number as f32)),
+        Value::Array(items) => items.into_iter().map(singles).collect(),
+        Value::Object(fields) => fields.into_iter().map(|(key, value)| (key, singles(value))).collect(),
+        other => other,
+    }
 }
 
 /// Events of a stream, without the closing `[DONE]`.
