@@ -55,7 +55,7 @@ fn a_sidecar_that_fits_is_accepted_under_every_policy_that_it_satisfies() {
         "{error}"
     );
     let text = write_sidecar(&path);
-    for line in ["schema: 1", "name: attention/x", "kind: attention", "contract: 2", "host_services: 1"] {
+    for line in ["schema: 1", "name: attention/x", "kind: attention", "contract: 3", "host_services: 1"] {
         assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
     }
     loader(dir.path(), open()).open(NAME).expect("accepted");
@@ -123,12 +123,12 @@ fn bad_sidecars_are_refused_by_place_and_field() {
     let line = |word: &str| text.lines().position(|l| l.contains(word)).expect("a line") + 1;
     for (from, to, at, words) in [
         (
-            "contract: 2",
+            "contract: 3",
             "contrakt: 1",
             Some(("contract:", 1)),
             "unknown field `contrakt`. Did you mean `contract`?",
         ),
-        ("contract: 2", "contract: one", Some(("contract:", 11)), "contract: invalid type"),
+        ("contract: 3", "contract: one", Some(("contract:", 11)), "contract: invalid type"),
         ("schema: 1", "schema: 2", Some(("schema", 1)), "schema: expected 1, found 2"),
         (
             "kind: attention",
