@@ -4,13 +4,11 @@ use crate::disagg::KvMap;
 use crate::disagg::audit::{self, Audit};
 use crate::guard::Violation;
 use crate::observe::{Handed, Probe};
-use hotseam_abi::{ERR_INTERNAL, PollArgs, PutArgs, RegisterArgs, StepCtx, layer_class, phase, transfer};
+use crate::transfer::{Lost, Open, TransferError, cancel, context};
+use hotseam_abi::{ERR_INTERNAL, RegisterArgs};
 use hotseam_kv::{KvError, KvStore, LayerLayout, SeqKv, Transfer};
-use hotseam_loader::{host_services, take_error};
 use hotseam_slots::{CallError, TransportCell};
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest time that a hand-off may take.
@@ -22,15 +20,9 @@ pub(crate) enum HandoffError {
     #[error("decode side: {0}")]
     Kv(#[from] KvError),
     #[error("{0}")]
-    Call(#[from] CallError),
-    #[error("the transport gave up {component} of layer {layer}: {why}")]
-    Failed { component: &'static str, layer: u32, why: String },
+    Transfer(#[from] TransferError),
     #[error("the transport did not finish {component} of layer {layer} in {} s", DEADLINE.as_secs())]
     Timeout { component: &'static str, layer: u32 },
-    #[error(
-        "the transport says that {component} of layer {layer} is done with {found} bytes moved, expected {expected}"
-    )]
-    Short { component: &'static str, layer: u32, expected: u64, found: u64 },
     #[error("{}", map.verdict().unwrap_or_default())]
     Audit { map: Box<KvMap> },
     #[error("{0}")]
@@ -49,17 +41,15 @@ impl HandoffError {
     pub(crate) fn fault(&self, cell: &TransportCell) -> Option<CallError> {
         match self {
             Self::Kv(_) => None,
-            Self::Call(error) => Some(error.clone()),
-            Self::Failed { .. }
-            | Self::Timeout { .. }
-            | Self::Short { .. }
-            | Self::Audit { .. }
-            | Self::Guard(_) => Some(CallError {
-                cell: cell.put.cell(),
-                variant: cell.put.generation.spec.to_string(),
-                code: ERR_INTERNAL,
-                message: self.to_string(),
-            }),
+            Self::Transfer(TransferError::Call(error)) => Some(error.clone()),
+            Self::Transfer(_) | Self::Timeout { .. } | Self::Audit { .. } | Self::Guard(_) => {
+                Some(CallError {
+                    cell: cell.put.cell(),
+                    variant: cell.put.generation.spec.to_string(),
+                    code: ERR_INTERNAL,
+                    message: self.to_string(),
+                })
+            }
         }
     }
 
@@ -67,8 +57,8 @@ impl HandoffError {
     pub(crate) fn code(&self) -> String {
         match self {
             Self::Kv(_) => "E-KV-EXHAUSTED".to_owned(),
-            Self::Call(_) => "E-PLUG-501".to_owned(),
-            Self::Failed { .. } | Self::Short { .. } => "E-KV-TRANSFER".to_owned(),
+            Self::Transfer(TransferError::Call(_)) => "E-PLUG-501".to_owned(),
+            Self::Transfer(_) => "E-KV-TRANSFER".to_owned(),
             Self::Timeout { .. } => "E-KV-TIMEOUT".to_owned(),
             Self::Audit { .. } => "E-KV-AUDIT".to_owned(),
             Self::Guard(violation) => violation.code(),
@@ -86,8 +76,8 @@ pub(crate) struct Handoff {
     registered: Option<((u64, u64, u64), Vec<LayerLayout>)>,
     /// Of the registered regions.
     items: ItemBytes,
-    /// Sequences that a transport did not confirm to leave alone, until its instance has ended.
-    lost: Vec<(Arc<AtomicBool>, SeqKv)>,
+    /// What a transport did not confirm to leave alone.
+    lost: Lost,
 }
 
 impl Handoff {
@@ -103,7 +93,6 @@ impl Handoff {
         probe: Probe<'_>,
         audit: Option<&mut Audit>,
     ) -> Result<Moved, HandoffError> {
-        let ctx = context();
         let key = (cell.put.generation.id, from.epoch(), to.epoch());
         // Assignments of different layouts share the transport: each has pools, and so regions, of its own.
         if self.registered.as_ref().is_none_or(|(known, of)| *known != key || of != layouts) {
@@ -113,7 +102,7 @@ impl Handoff {
                 n_regions: regions.len() as u32,
                 regions: regions.as_ptr(),
             };
-            cell.register.call(&ctx, &args, 0)?;
+            cell.register.call(&context(), &args, 0).map_err(TransferError::from)?;
             self.items = regions.iter().map(|r| ((r.component, r.layer), r.item_bytes)).collect();
             self.registered = Some((key, layouts.to_vec()));
         }
@@ -122,7 +111,7 @@ impl Handoff {
             let items = to.items(&received);
             Audit::begin(to, &to.incoming(layouts), &items);
         }
-        match move_all(cell, &ctx, &transfers, room, &self.items) {
+        match move_all(cell, &transfers, room, &self.items) {
             Ok(()) => {
                 if probe.is_on() {
                     let regions = from.regions(to, layouts);
@@ -156,7 +145,7 @@ impl Handoff {
                 match quiet {
                     true => to.close(received),
                     // The transport may still write there, so nobody gets these pages before it has ended.
-                    false => self.lost.push((cell.put.generation.instance.ended(), received)),
+                    false => self.lost.keep(cell, received),
                 }
                 Err(error)
             }
@@ -165,9 +154,7 @@ impl Handoff {
 
     /// Gives `to` back what transports could write to that have ended.
     pub(crate) fn reclaim(&mut self, to: &mut KvStore) {
-        for (_, seq) in self.lost.extract_if(.., |(ended, _)| ended.load(Ordering::Acquire)) {
-            to.close(seq);
-        }
+        self.lost.reclaim(to);
     }
 }
 
@@ -175,85 +162,36 @@ impl Handoff {
 /// the error says whether the transport confirmed that it writes no more.
 fn move_all(
     cell: &TransportCell,
-    ctx: &StepCtx,
     transfers: &[Transfer],
     room: u64,
     items: &ItemBytes,
 ) -> Result<(), (HandoffError, bool)> {
-    let mut open: Vec<(u64, &Transfer)> = Vec::with_capacity(transfers.len());
+    let mut open: Vec<Open> = Vec::with_capacity(transfers.len());
     let result = (|| {
         for t in transfers {
-            let mut ticket = 0;
-            let args = PutArgs {
-                size: size_of::<PutArgs>() as u32,
-                component: t.component,
-                layer: t.layer,
-                n_items: t.src.len() as u32,
-                room,
-                src_items: t.src.as_ptr(),
-                dst_items: t.dst.as_ptr(),
-                ticket: &raw mut ticket,
-                peer: 0,
-            };
-            cell.put.call(ctx, &args, t.src.len())?;
-            open.push((ticket, t));
+            let place = (t.component, t.layer);
+            let bytes = t.src.len() as u64 * items.get(&place).copied().unwrap_or(0);
+            let put = Open::put(cell, (room, 0), place, (&t.src, &t.dst), bytes);
+            open.push(put.map_err(TransferError::from)?);
         }
         let start = Instant::now();
-        while let Some((ticket, t)) = open.last() {
-            let name = |t: &Transfer| hotseam_abi::component::NAMES[t.component as usize];
-            let size = size_of::<PollArgs>() as u32;
-            let mut args = PollArgs { size, state: transfer::PENDING, ticket: *ticket, bytes: 0 };
-            cell.poll.call(ctx, &mut args)?;
-            match args.state {
-                transfer::DONE => {
-                    let expected =
-                        t.src.len() as u64 * items.get(&(t.component, t.layer)).copied().unwrap_or(0);
-                    let (component, layer, found) = (name(t), t.layer, args.bytes);
-                    open.pop();
-                    if found != expected {
-                        return Err(HandoffError::Short { component, layer, expected, found });
+        while let Some(last) = open.last() {
+            match last.is_done(cell) {
+                Ok(true) => drop(open.pop()),
+                Ok(false) if start.elapsed() > DEADLINE => {
+                    return Err(HandoffError::Timeout { component: last.component(), layer: last.layer });
+                }
+                Ok(false) => std::thread::yield_now(),
+                Err(error) => {
+                    if matches!(error, TransferError::Short { .. }) {
+                        open.pop();
                     }
+                    return Err(error.into());
                 }
-                transfer::FAILED => {
-                    let (component, layer, why) = (name(t), t.layer, reason());
-                    return Err(HandoffError::Failed { component, layer, why });
-                }
-                _ if start.elapsed() > DEADLINE => {
-                    return Err(HandoffError::Timeout { component: name(t), layer: t.layer });
-                }
-                _ => std::thread::yield_now(),
             }
         }
         Ok(())
     })();
-    let mut quiet = true;
-    for (ticket, _) in open {
-        if let Err(error) = cell.cancel.call(ctx, ticket) {
-            tracing::error!(%error, "transport did not cancel a ticket; its pages wait for the end of the instance");
-            quiet = false;
-        }
-    }
+    let quiet = cancel(cell, &open);
     result.map_err(|error| (error, quiet))
-}
-
-/// What the transport says of the ticket that it just reported as failed.
-pub(crate) fn reason() -> String {
-    match take_error() {
-        text if text.is_empty() => "it gave no reason".to_owned(),
-        text => text,
-    }
-}
-
-pub(crate) fn context() -> StepCtx {
-    StepCtx {
-        size: size_of::<StepCtx>() as u32,
-        phase: phase::PREFILL,
-        layer: u32::MAX,
-        layer_class: layer_class::WINDOW,
-        rank: 0,
-        world: 1,
-        step: 0,
-        stream: 0,
-        host: host_services(),
-    }
 }

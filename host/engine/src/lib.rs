@@ -23,6 +23,7 @@ mod scheduler;
 mod sequence;
 mod shadow;
 mod swaps;
+mod transfer;
 mod watch;
 
 pub use config::{EngineConfig, Role, Topology};

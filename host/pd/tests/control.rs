@@ -16,19 +16,6 @@ fn connect(side: &PrefillSide) -> TcpStream {
     stream
 }
 
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-}
-
 #[test]
 fn random_bytes_do_no_harm() {
     let (send, events) = unbounded();
@@ -36,16 +23,16 @@ fn random_bytes_do_no_harm() {
         PrefillSide::start("127.0.0.1:0".parse().unwrap(), "p", move |e| send.send(e).is_ok()).unwrap();
     let mut greeting = Vec::new();
     write(&mut greeting, &hello(1)).unwrap();
-    let mut random = Random(3);
+    let mut random = fastrand::Rng::with_seed(3);
     for round in 0..200 {
         let mut bytes = if round % 2 == 0 { Vec::new() } else { greeting.clone() };
         // Noise, or a message of this protocol with one byte changed.
         match round % 4 {
-            0 | 1 => bytes.extend((0..random.next() % 400).map(|_| random.next() as u8)),
+            0 | 1 => bytes.extend((0..random.usize(..400)).map(|_| random.u8(..))),
             _ => {
                 write(&mut bytes, &ToPrefill::Abort { room: 1, reason: "x".into() }).unwrap();
-                let at = (random.next() % bytes.len() as u64) as usize;
-                bytes[at] = random.next() as u8;
+                let at = random.usize(..bytes.len());
+                bytes[at] = random.u8(..);
             }
         }
         let mut stream = connect(&side);

@@ -32,7 +32,7 @@ pub use bound::{
 };
 pub use cell::{Cell, CellId, Class};
 pub use diff::{CellChange, CellVariant, SwapReport, changes};
-pub use digest::Digest;
+pub use digest::{Digest, DigestError};
 pub use error::SlotsError;
 pub use generation::Generation;
 pub use geometry::Geometry;

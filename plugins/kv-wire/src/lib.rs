@@ -8,6 +8,7 @@
 mod frame;
 mod memory;
 mod net;
+mod plugin;
 mod receive;
 mod regions;
 mod rooms;
@@ -16,6 +17,7 @@ mod sum;
 mod wire;
 
 pub use net::{Address, Medium};
+pub use plugin::{Options, Transport};
 pub use regions::Regions;
 pub use send::Progress;
 pub use wire::{Settings, Wire};

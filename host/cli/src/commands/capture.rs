@@ -24,11 +24,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<u8, Failure> {
     let cell = parse_cell(cell)?;
     let config = host::load_config(config, &args.server.set)?;
     let assignment = &args.assignment.name;
-    host::named(&config, assignment)?;
-    host::check_workload(&config, &args.capture.workload)?;
-    let host = host::start(&config)?;
-    host::announce(&config, &host);
-    let workload = host::workload(&config, &host, &args.capture.workload)?;
+    let (host, workload) = host::prepare(&config, [assignment], &args.capture.workload)?;
     let bar = host::spinner("running the request");
     let captured = capture::capture(&host.engine, assignment, cell, args.capture.call, &workload)
         .map_err(Failure::usage)?;

@@ -28,13 +28,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<u8, Failure> {
     let bad = args.bad.clone().or(default_bad).ok_or_else(|| {
         Failure::usage(anyhow!("the file has no `bisect` section; name the assignment to compare with --bad"))
     })?;
-    // Before the model is loaded, so that a misspelt name costs no time.
-    host::named(&config, &good)?;
-    host::named(&config, &bad)?;
-    host::check_workload(&config, &args.workload)?;
-    let host = host::start(&config)?;
-    host::announce(&config, &host);
-    let workload = host::workload(&config, &host, &args.workload)?;
+    let (host, workload) = host::prepare(&config, [&good, &bad], &args.workload)?;
     let total = workload.prompt.len() + workload.max_tokens;
     let bar = host::spinner("rows");
     bar.tick(0, total);

@@ -17,11 +17,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<u8, Failure> {
     let set = args.server.set.iter().cloned().chain(two_stores).collect();
     let config = host::config(&ConfigFile { config: file.clone(), set })?;
     let assignment = &args.assignment.name;
-    host::named(&config, assignment)?;
-    host::check_workload(&config, &args.capture.workload)?;
-    let host = host::start(&config)?;
-    host::announce(&config, &host);
-    let workload = host::workload(&config, &host, &args.capture.workload)?;
+    let (host, workload) = host::prepare(&config, [assignment], &args.capture.workload)?;
     let bar = host::spinner("running the request");
     let moved = hand_off(&host.engine, assignment, &workload).map_err(Failure::usage)?;
     bar.finish();

@@ -30,7 +30,7 @@ pub(crate) use progress::{Bar, spinner};
 pub(crate) use reload::ConfigSource;
 pub(crate) use rules::{named, parse as parse_rule};
 pub(crate) use target::{Plugins, target};
-pub(crate) use workload::{check as check_workload, workload};
+pub(crate) use workload::prepare;
 
 /// More threads than any machine that this runs on has cores.
 const MAX_THREADS: usize = 1024;

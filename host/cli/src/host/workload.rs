@@ -7,7 +7,7 @@ use hotseam_evidence::divergence::Passage;
 use hotseam_evidence::haystack::Haystack;
 use hotseam_evidence::needle::{NeedlePlan, Probe};
 
-use super::Host;
+use super::{Host, announce, named, start};
 use crate::args::WorkloadArgs;
 use crate::failure::Failure;
 
@@ -15,7 +15,7 @@ use crate::failure::Failure;
 ///
 /// # Errors
 /// Usage, naming the argument and what would work.
-pub(crate) fn check(config: &Config, args: &WorkloadArgs) -> Result<(), Failure> {
+fn check(config: &Config, args: &WorkloadArgs) -> Result<(), Failure> {
     let (name, tokens) = match args.needle {
         Some(tokens) => ("--needle", tokens),
         None => ("--prompt-tokens", args.prompt_tokens as usize),
@@ -38,11 +38,31 @@ pub(crate) fn check(config: &Config, args: &WorkloadArgs) -> Result<(), Failure>
     Ok(())
 }
 
+/// Starts the host on which evidence is taken of assignments, and makes the request. What can be checked before the model is
+/// loaded is checked first, so that a misspelt name costs no time.
+///
+/// # Errors
+/// Usage, or what the start fails with.
+pub(crate) fn prepare<'a>(
+    config: &Config,
+    assignments: impl IntoIterator<Item = &'a String>,
+    args: &WorkloadArgs,
+) -> Result<(Host, Workload), Failure> {
+    for name in assignments {
+        named(config, name)?;
+    }
+    check(config, args)?;
+    let host = start(config)?;
+    announce(config, &host);
+    let workload = workload(config, &host, args)?;
+    Ok((host, workload))
+}
+
 /// Makes the request.
 ///
 /// # Errors
 /// Usage, if the text does not make such a request.
-pub(crate) fn workload(config: &Config, host: &Host, args: &WorkloadArgs) -> Result<Workload, Failure> {
+fn workload(config: &Config, host: &Host, args: &WorkloadArgs) -> Result<Workload, Failure> {
     if let Some(length) = args.needle {
         let probe = probe(config, host, length, args.probe)?;
         return Ok(Workload::probe(&host.tokenizer, &probe));

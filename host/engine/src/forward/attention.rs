@@ -284,9 +284,9 @@ impl Forward {
         let c = &self.model.config;
         let w = &self.model.weights.layers[layer];
         let (width, groups, rank) = (c.num_attention_heads * c.head_dim, c.o_groups, c.o_lora_rank);
-        let o_lora = &mut self.ws.o_lora[..n * groups * rank];
-        linear_grouped(par, &self.ws.attn[..n * width], n, groups, w.wo_a.mat(), o_lora);
-        let o_lora = &self.ws.o_lora[..n * groups * rank];
-        linear(par, o_lora, n, w.wo_b.mat(), &mut self.ws.y[..n * c.hidden_size]);
+        let Workspace { attn, o_lora, y, .. } = &mut self.ws;
+        let o_lora = &mut o_lora[..n * groups * rank];
+        linear_grouped(par, &attn[..n * width], n, groups, w.wo_a.mat(), o_lora);
+        linear(par, o_lora, n, w.wo_b.mat(), &mut y[..n * c.hidden_size]);
     }
 }

@@ -4,17 +4,16 @@ use super::receiving::DecodeEnd;
 use super::sending::PrefillEnd;
 use super::{Scheduler, layouts};
 use crate::engine::{Incoming, Published};
-use crate::handoff::context;
 use crate::sequence::{Sequence, Stage, Ticket};
+use crate::transfer::context;
 use crate::{KvMap, Role};
 use crossbeam_channel::{Receiver, never, select};
-use hotseam_abi::{PutArgs, Region, RegisterArgs};
-use hotseam_kv::{KvStore, LayerLayout, SeqKv};
+use hotseam_abi::{Region, RegisterArgs};
+use hotseam_kv::LayerLayout;
 use hotseam_ops::Checksum;
 use hotseam_pd::{DecodeEvent, DecodeSide, PrefillEvent};
 use hotseam_slots::{CallError, RemoteCell, Snapshot, TransportCell};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How long the engine waits for news while transfers are under way, and while nothing is.
@@ -91,42 +90,6 @@ pub(super) fn prompt_sum(prompt: &[u32]) -> u64 {
     let mut sum = Checksum::default();
     prompt.iter().for_each(|token| sum.update(&token.to_le_bytes()));
     sum.finish()
-}
-
-/// A put of one component and layer.
-pub(super) fn put_args<'a>(
-    (room, peer): (u64, u64),
-    (component, layer): (u32, u32),
-    (src, dst): (&'a [i32], &'a [i32]),
-    ticket: &'a mut u64,
-) -> PutArgs {
-    PutArgs {
-        size: size_of::<PutArgs>() as u32,
-        component,
-        layer,
-        n_items: src.len() as u32,
-        room,
-        src_items: src.as_ptr(),
-        dst_items: dst.as_ptr(),
-        ticket,
-        peer,
-    }
-}
-
-/// Sequences whose items a transport may still touch, until its instance has ended.
-#[derive(Debug, Default)]
-pub(super) struct Lost(Vec<(Arc<AtomicBool>, SeqKv)>);
-
-impl Lost {
-    pub(super) fn keep(&mut self, cell: &TransportCell, seq: SeqKv) {
-        self.0.push((cell.put.generation.instance.ended(), seq));
-    }
-
-    pub(super) fn reclaim(&mut self, store: &mut KvStore) {
-        for (_, seq) in self.0.extract_if(.., |(ended, _)| ended.load(Ordering::Acquire)) {
-            store.close(seq);
-        }
-    }
 }
 
 /// Lets anyone see what an audited hand-off brought.

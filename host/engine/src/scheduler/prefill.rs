@@ -8,7 +8,6 @@ use crate::observe::{Handed, Probe};
 use crate::prefix;
 use crate::sequence::{Stage, Writers};
 use crate::watch::StepFault;
-
 use hotseam_slots::{Phase, Snapshot};
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -1,16 +1,16 @@
 //! The decode worker's side of rooms: pages are opened and named to the prefill worker, and decoding begins when all is there.
 
 use super::Scheduler;
-use super::pair::{Failure, Lost, Pair, Registered, call_failure, prompt_sum, publish_map, remote};
+use super::pair::{Failure, Pair, Registered, call_failure, prompt_sum, publish_map, remote};
 use crate::disagg::audit::Audit;
 use crate::disagg::fingerprint::Fingerprints;
-use crate::handoff::context;
 use crate::sequence::{Next, Picked, Sequence, Stage, Ticket};
+use crate::transfer::{Lost, context};
 use crossbeam_channel::Receiver;
 use hotseam_abi::{AcceptArgs, Region, phase};
 use hotseam_kv::{Code, LayerCode, LayerLayout, PhaseCode, SeqKv};
 use hotseam_pd::{DecodeEvent, DecodeSide, Done, Reserve, Writer, WriterLayer};
-use hotseam_slots::Snapshot;
+use hotseam_slots::{Digest, Snapshot};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -71,13 +71,10 @@ impl DecodeEnd {
         {
             return Some(Arc::clone(code));
         }
-        let mut digest = [0; 32];
-        if writer.digest.len() != 64 || !writer.digest.is_ascii() || writer.layers.len() != layers {
+        if writer.layers.len() != layers {
             return None;
         }
-        for (i, byte) in digest.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&writer.digest[2 * i..2 * i + 2], 16).ok()?;
-        }
+        let digest = *writer.digest.parse::<Digest>().ok()?.bytes();
         let code = |(variant, hash): &(String, String)| {
             Arc::new(Code { variant: variant.clone(), hash: hash.clone() })
         };
@@ -246,6 +243,9 @@ impl Scheduler {
             );
             return Err(("E-KV-TRANSFER", message));
         }
+        if done.token as usize >= self.model.config.vocab_size {
+            return Err(("E-PD-MESSAGE", "prefill's first token is outside the vocabulary".to_owned()));
+        }
         let sequence = &mut self.running[index];
         if let Some(audit) = &mut self.audit {
             let regions = self.prefill.incoming(&sequence.layouts);
@@ -271,9 +271,6 @@ impl Scheduler {
         self.published.generated_tokens.fetch_add(1, Ordering::Relaxed);
         let top = done.top.iter().map(|(id, bits)| (*id, f32::from_bits(*bits))).collect();
         let picked = Picked { id: done.token, logprob: f32::from_bits(done.logprob), top };
-        if done.token as usize >= self.model.config.vocab_size {
-            return Err(("E-PD-MESSAGE", "prefill's first token is outside the vocabulary".to_owned()));
-        }
         sequence.skip_choice();
         match sequence.take(picked) {
             Next::Feed(next) => sequence.stage = Stage::Decode { next, chunk: done.chunks },

@@ -7,15 +7,14 @@ pub(crate) use rooms::PrefillEnd;
 
 use super::Scheduler;
 use super::pair::{Failure, Pair, call_failure, remote};
-use crate::handoff::context;
 use crate::request::FinishReason;
 use crate::sequence::{NOT_FINITE, Next, Picked, Sequence, Stage, Ticket};
+use crate::transfer::{cancel, context};
 use crate::watch::StepFault;
-use hotseam_abi::component;
 use hotseam_kv::LayerLayout;
 use hotseam_pd::{Done, PrefillEvent, ToDecode};
 use hotseam_slots::Snapshot;
-use puts::{Open, PutError, Sent, cancel, poll, push, writers};
+use puts::{PutError, Sent, poll, push, writers};
 use rooms::{Asked, Room, Target};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -270,8 +269,7 @@ impl Scheduler {
             match moved {
                 Ok(true) => room.since = Instant::now(),
                 Ok(false) if !room.sent.open.is_empty() && room.since.elapsed() > waiting => {
-                    let Open { component, layer, .. } = room.sent.open[0];
-                    let name = component::NAMES[component as usize];
+                    let (name, layer) = (room.sent.open[0].component(), room.sent.open[0].layer);
                     let message = format!(
                         "the transport did not finish {name} of layer {layer} in {} s",
                         waiting.as_secs_f32()

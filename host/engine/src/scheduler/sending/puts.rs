@@ -1,13 +1,13 @@
 //! Puts: what is ready of a prompt, how far they are, and who wrote what they move.
 
 use crate::disagg::audit;
-use crate::handoff::{context, reason};
-use crate::scheduler::pair::{Failure, put_args};
+use crate::scheduler::pair::Failure;
 use crate::sequence::{Sequence, Stage};
-use hotseam_abi::{PollArgs, component, transfer};
+use crate::transfer::{Open, TransferError};
+use hotseam_abi::component;
 use hotseam_kv::{Items, KvStore};
 use hotseam_pd::{Reserve, Sums, Writer, WriterLayer};
-use hotseam_slots::{CallError, Snapshot, TransportCell};
+use hotseam_slots::{CallError, Digest, Snapshot, TransportCell};
 use std::sync::Arc;
 
 /// What was put of a room.
@@ -26,15 +26,6 @@ pub(super) struct Sent {
 /// Components that are sent page by page while the prompt is computed.
 const BY_PAGE: [u32; 3] = [component::C4, component::C128, component::INDEX_KEYS];
 
-/// A put that is not known to be done.
-#[derive(Debug)]
-pub(super) struct Open {
-    ticket: u64,
-    pub(super) component: u32,
-    pub(super) layer: u32,
-    bytes: u64,
-}
-
 /// Why a put did not go on.
 pub(super) enum PutError {
     /// A call of the transport.
@@ -43,9 +34,12 @@ pub(super) enum PutError {
     Given(Failure),
 }
 
-impl From<CallError> for PutError {
-    fn from(error: CallError) -> Self {
-        Self::Call(error)
+impl From<TransferError> for PutError {
+    fn from(error: TransferError) -> Self {
+        match error {
+            TransferError::Call(error) => Self::Call(error),
+            error => Self::Given(("E-KV-TRANSFER", error.to_string())),
+        }
     }
 }
 
@@ -85,20 +79,17 @@ pub(super) fn push(
             continue;
         }
         let (src, dst) = (&own[of][range.clone()], &reserve.items[of][range]);
+        let place = (region.component, region.layer);
         if reserve.audit {
             let sums = audit::sums(region, src);
-            let place = (region.component, region.layer);
             match sent.sums.iter_mut().find(|known| (known.component, known.layer) == place) {
                 Some(known) => known.sums.extend(sums),
                 None => sent.sums.push(Sums { component: place.0, layer: place.1, sums }),
             }
         }
-        let mut ticket = 0;
-        let place = (region.component, region.layer);
-        let args = put_args((reserve.room, peer), place, (src, dst), &mut ticket);
-        cell.put.call(&context(), &args, src.len())?;
         let bytes = region.item_bytes * src.len() as u64;
-        sent.open.push(Open { ticket, component: place.0, layer: place.1, bytes });
+        let put = Open::put(cell, (reserve.room, peer), place, (src, dst), bytes);
+        sent.open.push(put.map_err(PutError::Call)?);
         sent.items += src.len() as u64;
         sent.bytes += bytes;
     }
@@ -124,44 +115,21 @@ pub(super) fn poll(cell: &TransportCell, open: &mut Vec<Open>) -> Result<bool, P
     let mut moved = false;
     let mut at = 0;
     while at < open.len() {
-        let put = &open[at];
-        let size = size_of::<PollArgs>() as u32;
-        let mut args = PollArgs { size, state: transfer::PENDING, ticket: put.ticket, bytes: 0 };
-        cell.poll.call(&context(), &mut args)?;
-        let (name, layer) = (component::NAMES[put.component as usize], put.layer);
-        match args.state {
-            transfer::DONE if args.bytes == put.bytes => {
+        match open[at].is_done(cell) {
+            Ok(false) => at += 1,
+            Ok(true) => {
                 open.swap_remove(at);
                 moved = true;
             }
-            transfer::DONE => {
-                let (found, expected) = (args.bytes, put.bytes);
-                open.swap_remove(at);
-                let message = format!(
-                    "the transport says that {name} of layer {layer} is done with {found} bytes moved, expected {expected}"
-                );
-                return Err(PutError::Given(("E-KV-TRANSFER", message)));
+            Err(error) => {
+                if !matches!(error, TransferError::Call(_)) {
+                    open.swap_remove(at);
+                }
+                return Err(error.into());
             }
-            transfer::FAILED => {
-                open.swap_remove(at);
-                let message = format!("the transport gave up {name} of layer {layer}: {}", reason());
-                return Err(PutError::Given(("E-KV-TRANSFER", message)));
-            }
-            _ => at += 1,
         }
     }
     Ok(moved)
-}
-
-/// Gives puts up; whether the transport confirmed that it reads their source no more.
-pub(super) fn cancel(cell: &TransportCell, open: &[Open]) -> bool {
-    open.iter().fold(true, |quiet, put| match cell.cancel.call(&context(), put.ticket) {
-        Ok(()) => quiet,
-        Err(error) => {
-            tracing::error!(%error, "transport did not cancel a ticket; its pages wait for the end of the instance");
-            false
-        }
-    })
 }
 
 /// Who wrote the KV of a sequence, to be told to another process.
@@ -184,7 +152,7 @@ pub(super) fn writers(sequence: &Sequence) -> Vec<Writer> {
             WriterLayer { store, core, compress, index_compress, select: maybe(&layer.select) }
         });
         let layers = layers.collect();
-        let digest = run.writer.digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = Digest::from(run.writer.digest).to_string();
         Writer { end: run.end, digest, codes, layers }
     };
     runs.map(of).collect()

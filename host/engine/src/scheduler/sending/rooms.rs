@@ -2,8 +2,9 @@
 
 use super::puts::Sent;
 use crate::disagg::fingerprint::Fingerprints;
-use crate::scheduler::pair::{Lost, Registered, prompt_sum};
+use crate::scheduler::pair::{Registered, prompt_sum};
 use crate::sequence::{Picked, Ticket};
+use crate::transfer::Lost;
 use crossbeam_channel::{Receiver, Sender};
 use hotseam_pd::{Fingerprint, PrefillEvent, Reserve, ToDecode};
 use hotseam_slots::Snapshot;
