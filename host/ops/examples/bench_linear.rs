@@ -2,13 +2,13 @@
 //! figure on the same threads: how fast memory can be read, and the fused multiply-add rate of a loop that works in
 //! registers only.
 //!
-//! `cargo run --release -p hotseam-ops --example bench_linear [THREADS [FORMAT..]]`, formats `f32`, `bf16`, `fp8`,
-//! `mxfp4`, `nvfp4`. First decode, with weights in the L1 cache, in the L3 cache and in memory, then prefill.
+//! `cargo run --release -p hotseam-ops --example bench_linear [THREADS [FORMAT.. | amx]]`, formats `f32`, `bf16`, `fp8`,
+//! `mxfp4`, `nvfp4`; with `amx` products use the processor's matrix tiles. First decode, with weights in the L1 cache, in the L3 cache and in memory, then prefill.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use hotseam_ops::{Mat, Parallel, Pool, Weight, bf16, linear};
+use hotseam_ops::{Amx, Mat, Parallel, Pool, Weight, WithAmx, bf16, linear};
 
 /// `(n, k)` and the numbers of rows of `x`.
 type Case = ((usize, usize), &'static [usize]);
@@ -44,8 +44,11 @@ const WORDS: usize = 4 << 20;
 fn main() {
     let mut args = std::env::args().skip(1);
     let threads = args.next().map_or(1, |n| n.parse().expect("the number of threads"));
-    let formats: Vec<String> = args.collect();
+    let (tiles, formats): (Vec<String>, Vec<String>) = args.partition(|arg| arg == "amx");
     let pool = Pool::new(threads);
+    let tiles =
+        tiles.first().map(|_| WithAmx::new(&pool, Amx::detect().unwrap_or_else(|why| panic!("{why}"))));
+    let threads: &dyn Parallel = tiles.as_ref().map_or(&pool, |tiles| tiles);
     let memory: Vec<u64> = (0..(WORDS * pool.threads()) as u64).collect();
     println!("{} threads", pool.threads());
     println!("format     n     k rows         us      GB/s stream share   GFLOP/s   peak share");
@@ -55,7 +58,7 @@ fn main() {
             if formats.is_empty() || formats.iter().any(|wanted| wanted == format) {
                 for &rows in rows {
                     let (w, bytes) = store.weight(format, n, k);
-                    report(format, bytes, rows, w, &measure(&pool, &memory, rows, w));
+                    report(format, bytes, rows, w, &measure(threads, &memory, rows, w));
                 }
             }
         }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::Amx;
+
 /// Something that can run a body over a range of indices, perhaps on several threads.
 pub trait Parallel: Sync {
     /// Number of threads that may run a body at once, the caller included; at least 1.
@@ -13,6 +15,12 @@ pub trait Parallel: Sync {
     /// it, but may hold more than `grain` indices: an implementation may merge pieces. With `n == 0` the body
     /// is not called. If a body panics, the panic reaches the caller.
     fn run(&self, n: usize, grain: usize, body: &(dyn Fn(Range<usize>) + Sync));
+
+    /// Matrix tiles that products with packed and bf16 weights use. Sums are then made in another order: as exact, but
+    /// other bits than everywhere else. Nobody has them who did not ask for them, see [`crate::WithAmx`].
+    fn amx(&self) -> Option<Amx> {
+        None
+    }
 }
 
 /// Runs everything on the calling thread, in one piece.

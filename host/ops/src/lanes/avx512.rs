@@ -227,6 +227,55 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn store_upper(self, value: __m512, at: [*mut u16; 2]) {
+        // SAFETY: self proves AVX-512 F; the caller promises eight writable u16 at each.
+        unsafe {
+            let halves = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(_mm512_castps_si512(value)));
+            _mm_storeu_si128(at[0].cast(), _mm256_castsi256_si128(halves));
+            _mm_storeu_si128(at[1].cast(), _mm256_extracti128_si256::<1>(halves));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose16(self, from: &[[u32; 16]; 16], to: *mut u32) {
+        // SAFETY: self proves AVX-512 F; the caller promises 256 writable u32.
+        unsafe {
+            let rows: [__m512i; 16] =
+                std::array::from_fn(|row| _mm512_loadu_si512(from[row].as_ptr().cast()));
+            // First each quarter of four rows is turned: quarter q of register 4g+c is column 4q+c of rows 4g..4g+4.
+            let mut ones = [_mm512_setzero_si512(); 16];
+            for pair in 0..8 {
+                ones[2 * pair] = _mm512_unpacklo_epi32(rows[2 * pair], rows[2 * pair + 1]);
+                ones[2 * pair + 1] = _mm512_unpackhi_epi32(rows[2 * pair], rows[2 * pair + 1]);
+            }
+            let mut twos = [_mm512_setzero_si512(); 16];
+            for four in 0..4 {
+                for side in 0..2 {
+                    let (a, b) = (ones[4 * four + side], ones[4 * four + 2 + side]);
+                    twos[4 * four + 2 * side] = _mm512_unpacklo_epi64(a, b);
+                    twos[4 * four + 2 * side + 1] = _mm512_unpackhi_epi64(a, b);
+                }
+            }
+            // Then the quarters of a column are gathered from four registers.
+            for c in 0..4 {
+                let (a, b) = (twos[c], twos[4 + c]);
+                let (d, e) = (twos[8 + c], twos[12 + c]);
+                let (low, high) = (_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0xee>(a, b));
+                let (low2, high2) = (_mm512_shuffle_i32x4::<0x44>(d, e), _mm512_shuffle_i32x4::<0xee>(d, e));
+                let columns = [
+                    _mm512_shuffle_i32x4::<0x88>(low, low2),
+                    _mm512_shuffle_i32x4::<0xdd>(low, low2),
+                    _mm512_shuffle_i32x4::<0x88>(high, high2),
+                    _mm512_shuffle_i32x4::<0xdd>(high, high2),
+                ];
+                for (q, column) in columns.into_iter().enumerate() {
+                    _mm512_storeu_si512(to.add((4 * q + c) * 16).cast(), column);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
     fn nibble_order(self, a: __m256) -> __m256 {
         self.0.nibble_order(a)
     }

@@ -149,6 +149,33 @@ pub trait Lanes: Copy {
     /// Undoes [`Self::nibble_order`].
     fn natural_order(self, a: Self::V) -> Self::V;
 
+    /// Writes the upper halves of eight numbers each: bf16, cut off.
+    ///
+    /// # Safety
+    /// Each of `at` is valid for writes of eight u16.
+    #[inline(always)]
+    unsafe fn store_upper(self, value: Self::Pair, at: [*mut u16; 2]) {
+        for (value, at) in self.split(value).into_iter().zip(at) {
+            let mut numbers = [0.0; LANES];
+            self.put(value, &mut numbers);
+            // SAFETY: as promised by the caller.
+            unsafe { at.cast::<[u16; LANES]>().write_unaligned(numbers.map(|x| (x.to_bits() >> 16) as u16)) };
+        }
+    }
+    /// Writes 16 x 16 numbers with rows and columns exchanged.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of 256 u32.
+    #[inline(always)]
+    unsafe fn transpose16(self, from: &[[u32; 16]; 16], to: *mut u32) {
+        for (row, line) in from.iter().enumerate() {
+            for (column, &number) in line.iter().enumerate() {
+                // SAFETY: as promised by the caller.
+                unsafe { *to.add(column * 16 + row) = number };
+            }
+        }
+    }
+
     /// Reads an array.
     #[inline(always)]
     fn get(self, from: &[f32; LANES]) -> Self::V {

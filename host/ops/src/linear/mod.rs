@@ -6,18 +6,21 @@
 //! - many rows ([`many`]): a block of rows is multiplied with one panel of weights after the other, each of which
 //!   is widened once and fits the L1 cache.
 //!
-//! Both read weights through a [`source::Source`]. Pieces for threads are rectangles of `y`.
+//! Both read weights through a [`source::Source`]. Pieces for threads are rectangles of `y`. Who asks for matrix tiles has
+//! sums of another order, the same for few rows and many: [`tiles`].
 
 mod few;
 mod many;
 mod source;
 pub(crate) mod tile;
+mod tiles;
 mod weight;
 
 use std::cell::RefCell;
 
 use source::Source;
 
+use crate::amx::Amx;
 use crate::isa::{Isa, Kernel};
 use crate::lanes::Lanes;
 use crate::parallel::Parallel;
@@ -119,10 +122,10 @@ impl<'a> Linear<'a> {
 }
 
 /// Whether a product needs a copy of one operand before the threads share it.
-fn copies(rows: usize, data: Weight<'_>) -> bool {
+fn copies(par: &dyn Parallel, rows: usize, data: Weight<'_>) -> bool {
     match data {
         Weight::Fp8 { scales, .. } => !source::fp8_fits(scales),
-        data => in_nibbles(data) && rows < many_rows(data),
+        data => in_nibbles(data) && rows < many_rows(data) && par.amx().is_none(),
     }
 }
 
@@ -139,7 +142,7 @@ pub fn linears<'a>(par: &dyn Parallel, rows: usize, products: impl IntoIterator<
         if rows == 0 || one.w.n == 0 {
             continue;
         }
-        if copies(rows, one.w.data) {
+        if copies(par, rows, one.w.data) {
             one.run(par, rows);
             continue;
         }
@@ -180,7 +183,7 @@ pub fn linear_grouped(par: &dyn Parallel, x: &[f32], rows: usize, groups: usize,
     if rows == 0 || rank == 0 {
         return;
     }
-    if copies(rows, w.data) {
+    if copies(par, rows, w.data) {
         for g in 0..groups {
             linear_into(
                 par,
@@ -218,7 +221,12 @@ struct Task<'a> {
 
 impl<'a> Task<'a> {
     fn new(par: &dyn Parallel, rows: usize, w: Mat<'a>, product: Product) -> Self {
-        Self { product, data: w.data, grid: Grid::new(par.threads(), rows, w.n, w.k, many_rows(w.data)) }
+        let way = match par.amx() {
+            Some(amx) if tiles::fits(w.data) => Way::Tiles(amx),
+            _ if rows >= many_rows(w.data) => Way::Many,
+            _ => Way::Few,
+        };
+        Self { product, data: w.data, grid: Grid::new(par.threads(), rows, w.n, w.k, way) }
     }
 }
 
@@ -354,8 +362,15 @@ struct Grid {
     n: usize,
     row_step: usize,
     n_step: usize,
-    /// Use the kernel for many rows.
-    many: bool,
+    way: Way,
+}
+
+/// Which kernel makes a product.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Few,
+    Many,
+    Tiles(Amx),
 }
 
 /// A range of rows and a range of columns of `y`.
@@ -368,18 +383,16 @@ struct Area {
 }
 
 impl Grid {
-    fn new(threads: usize, rows: usize, n: usize, k: usize, many_rows: usize) -> Self {
-        let many = rows >= many_rows;
+    fn new(threads: usize, rows: usize, n: usize, k: usize, way: Way) -> Self {
         let work = rows * n * k.max(1);
         let wanted = if threads == 1 { 1 } else { (work / WORTH_A_THREAD).clamp(1, 4 * threads) };
-        let (row_step, n_step) = if many {
-            let row_step = many::row_block(rows);
-            let row_pieces = rows.div_ceil(row_step);
-            (row_step, n.div_ceil(wanted.div_ceil(row_pieces)).next_multiple_of(many::COLUMNS))
-        } else {
-            (rows, n.div_ceil(wanted).next_multiple_of(8))
+        let (row_step, columns) = match way {
+            Way::Few => (rows, 8),
+            Way::Many => (many::row_block(rows), many::COLUMNS),
+            Way::Tiles(_) => (tiles::row_block(rows, wanted), tiles::COLUMNS),
         };
-        Self { rows, n, row_step, n_step, many }
+        let n_step = n.div_ceil(wanted.div_ceil(rows.div_ceil(row_step))).next_multiple_of(columns);
+        Self { rows, n, row_step, n_step, way }
     }
 
     fn pieces(&self) -> usize {
@@ -387,12 +400,12 @@ impl Grid {
     }
 
     /// Neighbouring pieces share rows of `x`, which are then still in the cache.
-    fn rectangle(&self, piece: usize) -> (Area, bool) {
+    fn rectangle(&self, piece: usize) -> (Area, Way) {
         let across = self.n.div_ceil(self.n_step);
         let (row, col) = (piece / across * self.row_step, piece % across * self.n_step);
         let area =
             Area { row, rows: self.row_step.min(self.rows - row), col, cols: self.n_step.min(self.n - col) };
-        (area, self.many)
+        (area, self.way)
     }
 }
 
@@ -400,12 +413,13 @@ impl Grid {
 ///
 /// # Safety
 /// The area lies within `x`, `y` and `data`, and nobody else touches the area of `y`.
-unsafe fn rectangle(isa: Isa, product: &Product, data: Weight<'_>, (area, many): (Area, bool)) {
-    if many {
+unsafe fn rectangle(isa: Isa, product: &Product, data: Weight<'_>, (area, way): (Area, Way)) {
+    match way {
+        Way::Few => isa.run(Few { product, data, area }),
         // SAFETY: as promised by the caller.
-        unsafe { many::multiply(isa, product, data, area) }
-    } else {
-        isa.run(Few { product, data, area });
+        Way::Many => unsafe { many::multiply(isa, product, data, area) },
+        // SAFETY: as promised by the caller; `Task::new` has asked whether the weights fit.
+        Way::Tiles(amx) => unsafe { tiles::multiply(isa, amx, product, data, area) },
     }
 }
 
@@ -441,4 +455,4 @@ impl Kernel for Few<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

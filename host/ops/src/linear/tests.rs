@@ -6,19 +6,19 @@ use crate::testing::{Random, bits};
 use crate::{Pool, Serial, dot};
 
 /// A matrix in one format, and its f32 form.
-struct Matrix {
-    n: usize,
-    k: usize,
+pub(super) struct Matrix {
+    pub(super) n: usize,
+    pub(super) k: usize,
     skip: usize,
-    format: Format,
-    wide: Vec<f32>,
+    pub(super) format: Format,
+    pub(super) wide: Vec<f32>,
     narrow: Vec<u16>,
     codes: Vec<u8>,
     scales: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Format {
+pub(super) enum Format {
     F32,
     Bf16,
     Fp8,
@@ -74,11 +74,11 @@ impl Matrix {
         matrix
     }
 
-    fn all(random: &mut Random, n: usize, k: usize) -> [Self; 5] {
+    pub(super) fn all(random: &mut Random, n: usize, k: usize) -> [Self; 5] {
         Format::ALL.map(|format| Self::new(random, format, n, k))
     }
 
-    fn mat(&self) -> Mat<'_> {
+    pub(super) fn mat(&self) -> Mat<'_> {
         let Self { n, k, skip, codes, scales, .. } = self;
         let data = match self.format {
             Format::F32 => Weight::F32(&self.wide),
@@ -99,7 +99,7 @@ impl Matrix {
     }
 
     /// Where a failure happened.
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         format!("{:?} n {} k {} skip {}", self.format, self.n, self.k, self.skip)
     }
 }
@@ -176,9 +176,9 @@ fn every_instruction_set_and_path_has_the_same_bits() {
             let x = random.normals(rows * k);
             let expected = bits(&matrix.expected(&x, rows));
             for (isa, run) in Isa::all() {
-                for many in [false, true] {
+                for way in [Way::Few, Way::Many] {
                     let mut x = x.clone();
-                    if in_nibbles(data) && !many {
+                    if in_nibbles(data) && matches!(way, Way::Few) {
                         for x in x.as_chunks_mut::<8>().0 {
                             *x = [0, 2, 4, 6, 1, 3, 5, 7].map(|i| x[i]);
                         }
@@ -187,8 +187,8 @@ fn every_instruction_set_and_path_has_the_same_bits() {
                     let product = Product { x: x.as_ptr(), x_stride: k, y: y.as_mut_ptr(), y_stride: n, k };
                     let area = Area { row: 0, rows, col: 0, cols: n };
                     // SAFETY: the area is all of `y`.
-                    unsafe { rectangle(run, &product, data, (area, many)) };
-                    assert_eq!(bits(&y), expected, "{isa}, {}, rows {rows}, many {many}", matrix.name());
+                    unsafe { rectangle(run, &product, data, (area, way)) };
+                    assert_eq!(bits(&y), expected, "{isa}, {}, rows {rows}, {way:?}", matrix.name());
                 }
             }
         }
