@@ -5,9 +5,11 @@
 //! the bits are equal.
 
 use hotseam_checkpoint::quantise::{global_scale, quantise};
-use hotseam_engine::Engine;
+use hotseam_engine::{Engine, EngineConfig};
 use hotseam_model::{Expert, Format, Matrix, Model, Tensor, Weights};
-use hotseam_tests::{Checkpoint, all, config, difference, goldens, logits, slots, tapped};
+use hotseam_ops::Amx;
+use hotseam_slots::Rule;
+use hotseam_tests::{Checkpoint, all, config, difference, goldens, logits, slots, stock, tapped};
 use std::sync::Arc;
 
 const BOUND: f32 = 1e-3;
@@ -80,9 +82,14 @@ fn twin(packed: &Weights) -> Weights {
 
 /// Logits of every length, in one engine.
 fn run(weights: Weights, variant: &str, lengths: &[usize]) -> Vec<Vec<f32>> {
+    run_with(weights, all(variant), config(), lengths)
+}
+
+/// [`run`] with these rules and sizes.
+fn run_with(weights: Weights, rules: Vec<Rule>, sizes: EngineConfig, lengths: &[usize]) -> Vec<Vec<f32>> {
     let model = nano(weights);
-    let slots = slots(&model, config().topology, all(variant));
-    let engine = Engine::start(model, slots, config()).unwrap_or_else(|e| panic!("{e}"));
+    let slots = slots(&model, sizes.topology, rules);
+    let engine = Engine::start(model, slots, sizes).unwrap_or_else(|e| panic!("{e}"));
     let tokens = goldens::ladder(Checkpoint::Nano).tokens;
     let last = |length: &usize| logits(engine.submit(tapped(&tokens[..*length])).unwrap()).pop().unwrap().1;
     lengths.iter().map(last).collect()
@@ -108,6 +115,38 @@ fn codes_give_the_logits_of_their_values() {
                 formats.name
             );
         }
+    }
+}
+
+#[test]
+fn matrix_tiles_give_the_logits_of_truth() {
+    let model = Checkpoint::Nano.model();
+    let asked = EngineConfig { amx: true, ..config() };
+    if let Err(missing) = Amx::detect() {
+        eprintln!("no tiles here: {missing}");
+        let slots = slots(&model, config().topology, all("cpu-stock"));
+        let refused = Engine::start(model, slots, asked).err().expect("a machine without tiles").to_string();
+        assert!(refused.contains("engine.amx") && refused.contains(&missing.to_string()), "{refused}");
+        return;
+    }
+    for formats in ALL {
+        let weights = packed(formats);
+        let truth = run(twin(&weights), "truth", &LENGTHS);
+        let plain = run(weights.clone(), "cpu-stock", &LENGTHS);
+        let tiles = run_with(weights.clone(), stock(true), asked.clone(), &LENGTHS);
+        let chunks = run_with(weights, stock(true), EngineConfig { chunk: 37, ..asked.clone() }, &LENGTHS);
+        let worst = |logits: &[Vec<f32>]| {
+            logits.iter().zip(&truth).map(|(a, b)| difference(a, b)).fold(0.0, f32::max)
+        };
+        println!(
+            "{}: tiles {:e}, without {:e} of the range against truth",
+            formats.name,
+            worst(&tiles),
+            worst(&plain)
+        );
+        assert!(worst(&tiles) < 4.0 * worst(&plain).max(2e-7), "{}", formats.name);
+        assert!(tiles != plain, "{}: tiles were not used", formats.name);
+        assert!(tiles == chunks, "{}: chunks change the bits", formats.name);
     }
 }
 

@@ -76,6 +76,15 @@ pub fn all(name: &str) -> Vec<Rule> {
     rules
 }
 
+/// Rules as [`all`] has them for the stock variants, which use the processor's matrix tiles if `amx`.
+pub fn stock(amx: bool) -> Vec<Rule> {
+    let mut rules = all("cpu-stock");
+    if amx {
+        rules.extend(["indexer", "moe"].map(|seam| rule(seam, &format!("{seam}/cpu-stock{{amx: true}}"))));
+    }
+    rules
+}
+
 /// One rule.
 pub fn rule(select: &str, variant: &str) -> Rule {
     let select = select.parse().expect("a selector");

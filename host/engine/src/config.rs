@@ -3,6 +3,7 @@
 use crate::{EngineError, PdSettings, SwapSettings};
 use hotseam_kv::PAGE_TOKENS;
 use hotseam_model::ModelConfig;
+use hotseam_ops::Amx;
 pub use hotseam_slots::Topology;
 use std::fmt;
 
@@ -52,6 +53,9 @@ pub struct EngineConfig {
     /// Whether every seam call is made under guard: on outputs of its own, checked before they are used. Several times
     /// slower, for finding faults.
     pub guard: bool,
+    /// Whether the host's own products use the processor's matrix tiles ([`hotseam_ops::Amx`]): faster, as exact, but other
+    /// bits than those of every other instruction set.
+    pub amx: bool,
     /// Whether a saved prefill state may be used by an assignment whose prefill variants did not write it, as long as the
     /// layouts are equal. Answers then mix writers.
     pub prefix_across_writers: bool,
@@ -72,6 +76,7 @@ impl Default for EngineConfig {
             index_topk: None,
             prefix_cache_bytes: 256 << 20,
             guard: false,
+            amx: false,
             prefix_across_writers: false,
             swap: SwapSettings::default(),
         }
@@ -128,6 +133,10 @@ impl EngineConfig {
             let field = "engine.topology";
             let expected = format!("paired for the role {}, which hands KV over", self.role);
             return Err(EngineError::Config { field, expected, found: self.topology.to_string() });
+        }
+        if let Some(Err(missing)) = self.amx.then(Amx::detect) {
+            let expected = format!("false: {missing}");
+            return Err(EngineError::Config { field: "engine.amx", expected, found: "true".into() });
         }
         match self.index_topk {
             Some(0) => fail("engine.index_topk", "at least 1".into(), 0),

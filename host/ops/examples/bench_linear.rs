@@ -46,9 +46,8 @@ fn main() {
     let threads = args.next().map_or(1, |n| n.parse().expect("the number of threads"));
     let (tiles, formats): (Vec<String>, Vec<String>) = args.partition(|arg| arg == "amx");
     let pool = Pool::new(threads);
-    let tiles =
-        tiles.first().map(|_| WithAmx::new(&pool, Amx::detect().unwrap_or_else(|why| panic!("{why}"))));
-    let threads: &dyn Parallel = tiles.as_ref().map_or(&pool, |tiles| tiles);
+    let tiles = tiles.first().map(|_| Amx::detect().unwrap_or_else(|why| panic!("{why}")));
+    let threads = &WithAmx::new(&pool, tiles);
     let memory: Vec<u64> = (0..(WORDS * pool.threads()) as u64).collect();
     println!("{} threads", pool.threads());
     println!("format     n     k rows         us      GB/s stream share   GFLOP/s   peak share");

@@ -85,16 +85,16 @@ fn permitted() -> bool {
     false
 }
 
-/// Threads whose products may use tiles.
+/// Threads whose products use tiles, if there are some.
 #[derive(Clone, Copy)]
 pub struct WithAmx<'a> {
     threads: &'a dyn Parallel,
-    amx: Amx,
+    amx: Option<Amx>,
 }
 
 impl<'a> WithAmx<'a> {
-    /// Lets products on these threads use tiles.
-    pub fn new(threads: &'a dyn Parallel, amx: Amx) -> Self {
+    /// Lets products on these threads use these tiles, or none.
+    pub fn new(threads: &'a dyn Parallel, amx: Option<Amx>) -> Self {
         Self { threads, amx }
     }
 }
@@ -109,12 +109,12 @@ impl Parallel for WithAmx<'_> {
     }
 
     fn amx(&self) -> Option<Amx> {
-        Some(self.amx)
+        self.amx
     }
 }
 
 impl fmt::Debug for WithAmx<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WithAmx").field("threads", &self.threads.threads()).finish()
+        f.debug_struct("WithAmx").field("threads", &self.threads.threads()).field("amx", &self.amx).finish()
     }
 }

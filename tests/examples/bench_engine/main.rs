@@ -1,7 +1,7 @@
 //! The engine under a stopwatch, driven line by line, so that another program can take turns with it.
 //!
-//! `bench_engine [CHECKPOINT [CONTEXT]]`: a checkpoint directory, `assets/nano-v4` by default, and the longest prompt and
-//! answer together, 4096 by default. The weights are copied (`model.memory: copied`), and the stock CPU variants serve
+//! `bench_engine [CHECKPOINT [CONTEXT [amx]]]`: a checkpoint directory, `assets/nano-v4` by default, and the longest prompt
+//! and answer together, 4096 by default; with `amx`, products use the processor's matrix tiles. The weights are copied (`model.memory: copied`), and the stock CPU variants serve
 //! them, on all cores that the process may use.
 //!
 //! Lines on standard input: `run N M` (a prompt of N tokens, then M greedy tokens after its first one: the seconds of
@@ -13,7 +13,7 @@ mod machine;
 
 use hotseam_engine::{Engine, EngineConfig, Event, Handle, Request};
 use hotseam_model::Model;
-use hotseam_tests::{all, root, slots};
+use hotseam_tests::{root, slots, stock};
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,12 +34,17 @@ fn run() -> Result<(), String> {
     let mut args = std::env::args().skip(1);
     let dir = args.next().map_or_else(|| root().join("assets/nano-v4"), PathBuf::from);
     let context = args.next().map_or(Ok(4096), |n| n.parse().map_err(|e| format!("context `{n}`: {e}")))?;
+    let amx = match args.next().as_deref() {
+        None => false,
+        Some("amx") => true,
+        Some(other) => return Err(format!("expected amx, found `{other}`")),
+    };
     let (config, mut weights) = hotseam_checkpoint::load(&dir, |_, _| {}).map_err(|e| e.to_string())?;
     hotseam_checkpoint::copy_resident(&mut weights).map_err(|e| e.to_string())?;
     let vocab = config.vocab_size as u32;
     let model = Arc::new(Model::new(config, weights, context));
-    let settings = EngineConfig { max_context: context, ..EngineConfig::default() };
-    let slots = slots(&model, settings.topology, all("cpu-stock"));
+    let settings = EngineConfig { max_context: context, amx, ..EngineConfig::default() };
+    let slots = slots(&model, settings.topology, stock(amx));
     let engine = Engine::start(model, slots, settings).map_err(|e| e.to_string())?;
     say("ready")?;
     for line in std::io::stdin().lock().lines() {

@@ -207,6 +207,7 @@ pub(crate) fn engine_sizes(config: &Config, model: &ModelConfig) -> Result<Engin
         index_topk: section.index_topk,
         prefix_cache_bytes: section.prefix_cache_bytes,
         guard: section.guard,
+        amx: section.amx,
         swap: SwapSettings { owner: owner(config), exit_on_hang: true, ..SwapSettings::default() },
         ..EngineConfig::default()
     };

@@ -10,6 +10,7 @@ mod refs;
 mod rows;
 mod workspace;
 
+use crate::EngineConfig;
 use crate::observe::{Probe, Stepping};
 use hotseam_abi::{
     Batch, ExpertRef, MhcPostArgs, MhcPreArgs, StepCtx, TensorRef, capability, layer_class, phase,
@@ -17,7 +18,7 @@ use hotseam_abi::{
 use hotseam_kv::{KvStore, LayerLayout, Plan};
 use hotseam_loader::{host_services, pool};
 use hotseam_model::{Hc, LayerClass, Model, ModelConfig, Tensor};
-use hotseam_ops::{Parallel, rms_norm};
+use hotseam_ops::{Amx, Parallel, WithAmx, rms_norm};
 use hotseam_slots::{CallError, LayerCells, Phase, Snapshot};
 use rows::for_rows;
 use std::sync::Arc;
@@ -51,6 +52,8 @@ pub(crate) struct Forward {
     experts: Vec<Vec<ExpertRef>>,
     ws: Workspace,
     index_topk: usize,
+    /// What the host's own products use.
+    amx: Option<Amx>,
 }
 
 /// One of the two blocks of a layer, as mHC sees it.
@@ -60,11 +63,12 @@ struct Block<'a> {
 }
 
 impl Forward {
-    /// Buffers for steps of at most `max_rows` rows. `index_topk` replaces the checkpoint's number.
-    pub(crate) fn new(model: Arc<Model>, max_rows: usize, index_topk: Option<usize>) -> Self {
-        let index_topk = index_topk.unwrap_or(model.config.index_topk);
+    /// Buffers for an engine of these sizes.
+    pub(crate) fn new(model: Arc<Model>, sizes: &EngineConfig) -> Self {
+        let (max_rows, amx) = (sizes.max_rows(), sizes.amx.then(Amx::detect).and_then(Result::ok));
+        let index_topk = sizes.index_topk.unwrap_or(model.config.index_topk);
         let ws = Workspace::new(&model.config, max_rows, index_topk);
-        Self { experts: refs::experts(&model), ws, index_topk, model }
+        Self { experts: refs::experts(&model), ws, index_topk, amx, model }
     }
 
     /// Runs the step; returns `[wanted, vocab]` logits.
@@ -72,7 +76,7 @@ impl Forward {
     /// # Errors
     /// The first call that failed. KV written by the step is then to be given up.
     pub(crate) fn run(&mut self, step: &Step<'_>) -> Result<&[f32], CallError> {
-        let par: &dyn Parallel = pool();
+        let par: &dyn Parallel = &WithAmx::new(pool(), self.amx);
         let model = Arc::clone(&self.model);
         let batch = step.plan.batch();
         step.probe.step(Stepping {

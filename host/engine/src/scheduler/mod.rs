@@ -120,7 +120,7 @@ impl Scheduler {
         let prefill = KvStore::new(&model.config, KvConfig { shared: sends, ..kv });
         let both = paired && config.role == Role::Single;
         Self {
-            forward: Forward::new(Arc::clone(&model), config.max_rows(), config.index_topk),
+            forward: Forward::new(Arc::clone(&model), &config),
             plan: Plan::default(),
             prefill,
             decode: both.then(|| KvStore::new(&model.config, kv)),

@@ -15,6 +15,7 @@ const CHUNK: &str = "chunk";
 const MAX_SEQS: &str = "max_seqs";
 const PREFIX_CACHE: &str = "prefix_cache";
 const TOPOLOGY: &str = "topology";
+const AMX: &str = "amx";
 
 /// Option of indexer variants that sets the format of index keys, and its values, the most exact first.
 const KEY_FORMATS: [&str; 3] = ["f32", "bf16", "fp8"];
@@ -54,6 +55,9 @@ pub(super) fn axes(site: &dyn Site, sizes: &EngineConfig, model: &ModelConfig, g
         Topology::Single => Topology::Paired,
     };
     axes.push(axis(TOPOLOGY, sizes.topology.to_string(), vec![other.to_string()]));
+    if sizes.amx {
+        axes.push(axis(AMX, "on".to_owned(), vec!["off".to_owned()]));
+    }
     axes.retain(|axis| !axis.values.is_empty());
     axes
 }
@@ -117,8 +121,13 @@ pub(super) fn apply(settings: &[(String, String)], sizes: &EngineConfig) -> Resu
                 Some(topology) => setting.sizes.topology = *topology,
                 None => return bad("single or paired"),
             },
+            (AMX, _) => match value.as_str() {
+                "on" => setting.sizes.amx = true,
+                "off" => setting.sizes.amx = false,
+                _ => return bad("on or off"),
+            },
             _ => {
-                let known = [INDEX_TOPK, KEYS, CHUNK, MAX_SEQS, PREFIX_CACHE, TOPOLOGY].join(", ");
+                let known = [INDEX_TOPK, KEYS, CHUNK, MAX_SEQS, PREFIX_CACHE, TOPOLOGY, AMX].join(", ");
                 return Err(TargetError::Setup(format!("there is no axis `{name}`; there are: {known}")));
             }
         }

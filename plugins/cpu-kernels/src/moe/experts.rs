@@ -1,7 +1,7 @@
 //! `moe.experts`.
 
 use crate::scratch;
-use hotseam_sdk::ops::{Linear, Parallel, Serial, axpy, linear, linears, swiglu};
+use hotseam_sdk::ops::{Linear, Parallel, Serial, WithAmx, axpy, linear, linears, swiglu};
 use hotseam_sdk::views::{Expert, Experts};
 use hotseam_sdk::{Result, SharedMut};
 use std::ops::Range;
@@ -35,10 +35,11 @@ pub fn experts(par: &dyn Parallel, a: &mut Experts<'_>) -> Result<()> {
                 run_block(par, view, &expert, &groups.pairs[range], results);
             }
         };
+        let alone = WithAmx::new(&Serial, par.amx());
         match groups.blocks() {
             // Fewer blocks than threads: the threads share each product instead.
             few if few < par.threads() => (0..few).for_each(|block| run(par, block)),
-            many => par.run(many, 1, &|blocks| blocks.for_each(|block| run(&Serial, block))),
+            many => par.run(many, 1, &|blocks| blocks.for_each(|block| run(&alone, block))),
         }
     }
     let out = SharedMut::new(&mut *a.out);

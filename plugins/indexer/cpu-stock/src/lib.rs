@@ -3,7 +3,8 @@
 use hotseam_cpu_kernels::{compress, indexer};
 use hotseam_sdk::abi::layout;
 use hotseam_sdk::layouts::Shape;
-use hotseam_sdk::{Ctx, Host, Indexer, Info, Plugin, Result, export_plugin, views};
+use hotseam_sdk::ops::{Amx, WithAmx};
+use hotseam_sdk::{Ctx, Error, Host, Indexer, Info, Plugin, Result, export_plugin, views};
 
 /// How index keys are kept.
 #[derive(Debug, Clone, Copy, serde::Deserialize)]
@@ -24,12 +25,14 @@ pub enum Keys {
 #[serde(deny_unknown_fields)]
 pub struct Options {
     keys: Keys,
+    amx: bool,
 }
 
 /// The variant `indexer/cpu-stock`.
 #[derive(Debug)]
 pub struct Stock {
     layout: u32,
+    tiles: Option<Amx>,
 }
 
 impl Plugin for Stock {
@@ -42,7 +45,9 @@ impl Plugin for Stock {
             Keys::Fp8 => layout::KEY_FP8_HADAMARD,
             Keys::Fp4 => layout::KEY_FP4_HADAMARD,
         };
-        Ok(Self { layout })
+        let tiles = options.amx.then(Amx::detect).transpose();
+        let tiles = tiles.map_err(|missing| Error::argument(format!("amx: {missing}")))?;
+        Ok(Self { layout, tiles })
     }
 
     fn info(&self, shape: Shape) -> Info {
@@ -56,13 +61,14 @@ impl Indexer for Stock {
     }
 
     fn select(&self, ctx: &Ctx, mut a: views::Select<'_>) -> Result<()> {
-        indexer::select(ctx.host(), &mut a)
+        indexer::select(&WithAmx::new(ctx.host(), self.tiles), &mut a)
     }
 }
 
 export_plugin! {
     seam: indexer, plugin: Stock, ops: [compress, select],
     name: "indexer/cpu-stock", description: "Stock indexer on the CPU, exact scores of all complete entries",
-    options: r#"{"keys": {"type": "string", "default": "f32", "values": ["f32", "bf16", "fp8", "fp4"], "help": "how index keys are kept: f32, bf16, or fp8 or fp4 with a Hadamard rotation"}}"#,
+    options: r#"{"keys": {"type": "string", "default": "f32", "values": ["f32", "bf16", "fp8", "fp4"], "help": "how index keys are kept: f32, bf16, or fp8 or fp4 with a Hadamard rotation"},
+        "amx": {"type": "boolean", "default": false, "help": "use the processor's matrix tiles: faster, as exact, other bits"}}"#,
     cpu: "[]"
 }

@@ -150,7 +150,7 @@ fn asking_for_tiles_reaches_them_and_f32_weights_do_not() {
         let (w, rows) = (matrix.mat(), 300);
         let x = random.normals(rows * w.k);
         let (pool, mut asked, mut not) = (crate::Pool::new(3), vec![0.0; rows * w.n], vec![0.0; rows * w.n]);
-        crate::linear(&crate::WithAmx::new(&pool, amx), &x, rows, w, &mut asked);
+        crate::linear(&crate::WithAmx::new(&pool, Some(amx)), &x, rows, w, &mut asked);
         crate::linear(&pool, &x, rows, w, &mut not);
         let direct = products(Isa::best(), &x, rows, matrix).pop().expect("the processor's").1;
         if matrix.format == Format::F32 {
