@@ -88,6 +88,8 @@ def prepare_all(args, peers, jobs):
     wide = args.checkpoint or prepare.checkpoint(python, "bf16")
     packed = args.checkpoint or prepare.checkpoint(python, "fp8")
     makers = [lambda: Child("hotseam", [engine, packed, context])]
+    if args.amx:
+        makers.append(lambda: Child("hotseam amx", [engine, packed, context, "amx"]))
     if args.control:
         makers.append(lambda: Child("hotseam bf16", [engine, wide, context]))
     if "transformers" in peers:

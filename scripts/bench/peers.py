@@ -53,6 +53,7 @@ def arguments():
     parser.add_argument("--threads", type=int, default=2, help="threads and cores of every program (default: 2)")
     parser.add_argument("--batch", type=int, default=0, metavar="B", help="also time Hotseam on B sequences at once")
     parser.add_argument("--control", action="store_true", help="also run Hotseam on the bf16 form of the checkpoint")
+    parser.add_argument("--amx", action="store_true", help="also run Hotseam with the processor's matrix tiles")
     parser.add_argument("--checkpoint", metavar="DIR", help="a bf16 checkpoint; then transformers is the only peer that can read it")
     parser.add_argument("--llama-args", default="", metavar="ARGS", help="further arguments of llama-bench")
     parser.add_argument("--jobs", type=int, default=1, help="compilers at once when peers are built (default: 1)")

@@ -76,11 +76,12 @@ pub fn all(name: &str) -> Vec<Rule> {
     rules
 }
 
-/// Rules as [`all`] has them for the stock variants, which use the processor's matrix tiles if `amx`.
+/// Rules as [`all`] has them for the stock variants, which use the processor's matrix tiles in prefill if `amx`.
 pub fn stock(amx: bool) -> Vec<Rule> {
     let mut rules = all("cpu-stock");
     if amx {
-        rules.extend(["indexer", "moe"].map(|seam| rule(seam, &format!("{seam}/cpu-stock{{amx: true}}"))));
+        let tiles = |seam| rule(&format!("{seam}@prefill"), &format!("{seam}/cpu-stock{{amx: true}}"));
+        rules.extend(["indexer", "moe"].map(tiles));
     }
     rules
 }

@@ -143,8 +143,9 @@ pub struct EngineSection {
     pub prefix_cache_bytes: usize,
     /// Whether every seam call is guarded: outputs between red zones, checked before they are used. Several times slower.
     pub guard: bool,
-    /// Whether the host's own products use the processor's matrix tiles (Intel AMX): faster and as exact, but other bits than
-    /// every other instruction set gives. The option `amx` of `moe/cpu-stock` and `indexer/cpu-stock` does it for theirs.
+    /// Whether the host's own products of prefill steps use the processor's matrix tiles (Intel AMX): faster and as exact, but
+    /// other bits than every other instruction set gives. The option `amx` of `moe/cpu-stock` and `indexer/cpu-stock` does it
+    /// for theirs; give it to prefill only, since decode gets slower.
     pub amx: bool,
 }
 

@@ -53,8 +53,9 @@ pub struct EngineConfig {
     /// Whether every seam call is made under guard: on outputs of its own, checked before they are used. Several times
     /// slower, for finding faults.
     pub guard: bool,
-    /// Whether the host's own products use the processor's matrix tiles ([`hotseam_ops::Amx`]): faster, as exact, but other
-    /// bits than those of every other instruction set.
+    /// Whether the host's own products of prefill steps use the processor's matrix tiles ([`hotseam_ops::Amx`]): faster, as
+    /// exact, but other bits than those of every other instruction set. Decode reads each weight once for a few rows, for
+    /// which tiles are slower.
     pub amx: bool,
     /// Whether a saved prefill state may be used by an assignment whose prefill variants did not write it, as long as the
     /// layouts are equal. Answers then mix writers.

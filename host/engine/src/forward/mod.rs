@@ -52,7 +52,7 @@ pub(crate) struct Forward {
     experts: Vec<Vec<ExpertRef>>,
     ws: Workspace,
     index_topk: usize,
-    /// What the host's own products use.
+    /// What the host's own products of prefill steps use.
     amx: Option<Amx>,
 }
 
@@ -76,7 +76,7 @@ impl Forward {
     /// # Errors
     /// The first call that failed. KV written by the step is then to be given up.
     pub(crate) fn run(&mut self, step: &Step<'_>) -> Result<&[f32], CallError> {
-        let par: &dyn Parallel = &WithAmx::new(pool(), self.amx);
+        let par: &dyn Parallel = &WithAmx::new(pool(), self.amx.filter(|_| step.phase == Phase::Prefill));
         let model = Arc::clone(&self.model);
         let batch = step.plan.batch();
         step.probe.step(Stepping {
