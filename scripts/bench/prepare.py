@@ -22,7 +22,7 @@ PLUGINS = ("attention-cpu-stock", "indexer-cpu-stock", "moe-cpu-stock", "mhc-cpu
 # llama.cpp switches for features of x86-64 processors, by their names in /proc/cpuinfo. Not GGML_NATIVE: on processors
 # with AMX it takes kernels that end with SIGILL.
 SWITCHES = {"avx2": "AVX2", "fma": "FMA", "f16c": "F16C", "bmi2": "BMI2", "avx512f": "AVX512",
-            "avx512_vbmi": "AVX512_VBMI", "avx512_vnni": "AVX512_VNNI", "avx512_bf16": "AVX512_BF16",
+            "avx512vbmi": "AVX512_VBMI", "avx512_vnni": "AVX512_VNNI", "avx512_bf16": "AVX512_BF16",
             "avx_vnni": "AVX_VNNI"}
 
 
