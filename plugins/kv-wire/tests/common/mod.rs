@@ -225,6 +225,7 @@ pub(crate) fn random_bytes(wire: Make<'_>) {
     while let Ok(n @ 1..) = stream.read(&mut block) {
         hello.extend_from_slice(&block[..n]);
     }
+    drop(stream);
     sender.cancel(lost);
 
     let mut random = fastrand::Rng::with_seed(7);

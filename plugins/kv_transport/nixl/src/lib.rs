@@ -1,8 +1,9 @@
-//! Hand-off over NIXL, with its backend UCX: RDMA where there is any, shared memory of a machine, TCP.
+//! Hand-off over NIXL, with its backend UCX: RDMA between machines, reads of another process's memory on one.
 //!
 //! Frames, rooms and refusals are those of `kv-wire`, over a TCP connection; the bytes are read by the receiving side from memory
 //! that the sending side has registered (`carrier`). So nobody but the receiving side writes its pages, and only accepted items
-//! of an open room. UCX listens on ports of its own and asks nobody who they are: a network of the workers only.
+//! of an open room. UCX listens on ports of its own and asks nobody who they are: a network of the workers only. Where it has
+//! neither RDMA nor a machine in common with the other side, reads are refused, and `kv_transport/tcp` is the transport.
 //!
 //! The library comes with the Python package `nixl-cu12`, of which nothing but its shared libraries is used.
 
@@ -54,21 +55,24 @@ impl hotseam_kv_wire::Options for Options {
     }
 }
 
+/// Reads that UCX would do by messages, where there is neither RDMA nor a common machine, are off: both ends then take part in
+/// them, and UCX 1.23 ends the process of the sending side if the other end goes away in the middle of one.
+const NATIVE: &str = "PROTO_EMULATION_ENABLE=n";
+
 /// The backend's parameters for these settings of UCX.
 fn ucx(text: &str) -> Result<Vec<(CString, CString)>> {
-    if text.is_empty() {
-        return Ok(Vec::new());
-    }
+    let entries = text.split(',').filter(|_| !text.is_empty());
     // NIXL leaves out what it cannot read.
-    if let Some(wrong) =
-        text.split(',').find(|entry| entry.split_once('=').is_none_or(|(key, _)| key.is_empty()))
-    {
+    let wrong = entries.clone().find(|entry| entry.split_once('=').is_none_or(|(key, _)| key.is_empty()));
+    if let Some(wrong) = wrong {
         return Err(Error::argument(format!(
             "ucx: expected KEY=VALUE and commas between, found `{wrong}`; a value that has commas is set in the environment, such as UCX_TLS"
         )));
     }
-    let text = CString::new(text).map_err(|_| Error::argument("ucx: a NUL byte".to_owned()))?;
-    Ok(vec![(c"engine_config".to_owned(), text)])
+    // The last of a key counts.
+    let all: Vec<&str> = std::iter::once(NATIVE).chain(entries).collect();
+    let all = CString::new(all.join(",")).map_err(|_| Error::argument("ucx: a NUL byte".to_owned()))?;
+    Ok(vec![(c"engine_config".to_owned(), all)])
 }
 
 export_plugin! {
@@ -78,7 +82,7 @@ export_plugin! {
     options: r#"{"library": {"type": "string", "default": "",
         "help": "absolute path of libnixl_capi.so, as scripts/get-nixl prints it; empty for what the dynamic linker finds"},
         "ucx": {"type": "string", "default": "",
-        "help": "settings of UCX without their prefix, such as TLS=tcp,NET_DEVICES=eth0; the environment is stronger"},
+        "help": "settings of UCX without their prefix, such as NET_DEVICES=mlx5_0:1; the environment is stronger"},
         "listen": {"type": "string", "default": "127.0.0.1:0",
         "help": "address that a receiving side listens on for frames; port 0 takes a free one"},
         "advertise": {"type": "string", "default": "",
@@ -94,9 +98,9 @@ mod tests {
 
     #[test]
     fn settings_of_ucx_are_passed_on_or_refused() {
-        assert_eq!(ucx(""), Ok(Vec::new()));
-        let passed = ucx("TLS=tcp,NET_DEVICES=lo").unwrap();
-        assert_eq!(passed, [(c"engine_config".to_owned(), c"TLS=tcp,NET_DEVICES=lo".to_owned())]);
+        let passed = |text| ucx(text).unwrap()[0].1.to_str().unwrap().to_owned();
+        assert_eq!(passed(""), NATIVE);
+        assert_eq!(passed("TLS=tcp,NET_DEVICES=lo"), format!("{NATIVE},TLS=tcp,NET_DEVICES=lo"));
         for (text, wrong) in [("TLS=tcp,sm", "`sm`"), ("=3", "`=3`"), ("TLS", "`TLS`")] {
             let error = ucx(text).unwrap_err();
             assert!(error.message.contains(wrong) && error.message.contains("UCX_TLS"), "{error}");
