@@ -57,6 +57,8 @@ pub trait Carrier: fmt::Debug + Send + Sync {
 
 /// Bytes that a sending end tells, at most.
 pub const MOST_CARD: usize = 1 << 20;
+/// Bytes of the parts of one frame, at most: what a room that is to be closed waits for.
+pub const MOST_PARTS: usize = 32 << 20;
 
 /// The sending end of a connection. It is dropped with the connection.
 pub trait Outgoing: Send {

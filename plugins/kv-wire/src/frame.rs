@@ -1,6 +1,6 @@
 //! Bytes on the connection, little endian. The sender opens with a [`Hello`]; then come frames one way and [`Ack`]s the other.
 
-use crate::carrier::MOST_CARD;
+use crate::carrier::{MOST_CARD, MOST_PARTS};
 use hotseam_ops::checksum;
 use std::fmt;
 
@@ -15,8 +15,8 @@ pub(crate) const HELLO: usize = 40;
 pub(crate) const ACK: usize = 32;
 /// Bytes that one frame moves over the connection, at most: what is sent again if it was damaged.
 pub(crate) const MOST: u64 = 4 << 20;
-/// Bytes that one frame moves beside the connection, at most: what a room that is to be closed waits for.
-pub(crate) const MOST_BESIDE: u64 = 32 << 20;
+/// Bytes that one frame moves beside the connection, at most.
+pub(crate) const MOST_BESIDE: u64 = MOST_PARTS as u64;
 /// Ranges of a frame, at most.
 pub(crate) const RANGES: usize = 512;
 /// Bytes of a range in the table behind the header.

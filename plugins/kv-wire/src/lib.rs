@@ -17,7 +17,7 @@ mod send;
 mod sum;
 mod wire;
 
-pub use carrier::{Carrier, Incoming, MOST_CARD, Outgoing, Part, Span};
+pub use carrier::{Carrier, Incoming, MOST_CARD, MOST_PARTS, Outgoing, Part, Span};
 pub use net::{Address, Medium};
 pub use plugin::{Options, Transport, address};
 pub use regions::Regions;

@@ -1,7 +1,7 @@
 //! The sending side: a thread for each peer that writes pieces of puts in order, and sends again what was not acknowledged when
 //! a connection broke.
 
-use crate::carrier::{Carrier, Outgoing};
+use crate::carrier::{Carrier, MOST_CARD, Outgoing};
 use crate::frame::{ACK, Ack, Answer, Brings, Frame, Hello, Place, Range};
 use crate::memory::send_files;
 use crate::net::{Endpoint, Stream};
@@ -283,6 +283,10 @@ impl Shared {
         let mut end = None;
         if let Some(carrier) = &self.carrier {
             let (card, opened) = carrier.outgoing()?;
+            if card.len() > MOST_CARD {
+                let n = card.len();
+                return Err(io::Error::other(format!("memory takes {n} bytes to tell, {MOST_CARD} at most")));
+            }
             let hello = Hello { token, brings: Brings::Card(card.len() as u32) }.encode();
             let sum = checksum(&card).to_le_bytes();
             stream.send(&mut [IoSlice::new(&hello), IoSlice::new(&card), IoSlice::new(&sum)])?;
