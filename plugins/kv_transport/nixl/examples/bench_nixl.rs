@@ -42,8 +42,21 @@ fn register(wire: &Wire, src: &[u8], dst: &mut [u8]) {
     unsafe { wire.register(&[region]) }.expect("registered");
 }
 
-fn pattern() -> Vec<u8> {
-    (0..TOTAL).map(|i| (i * 31 + i / 251) as u8).collect()
+fn byte(i: usize) -> u8 {
+    (i * 31 + i / 251) as u8
+}
+
+/// Memory on large pages where there are any, as numpy's is.
+fn memory() -> &'static mut [u8] {
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping, which lives until the process ends; advice about it is taken or not.
+    unsafe {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let at = libc::mmap(std::ptr::null_mut(), TOTAL, access, kind, -1, 0);
+        assert!(at != libc::MAP_FAILED, "no memory");
+        libc::madvise(at, TOTAL, libc::MADV_HUGEPAGE);
+        std::slice::from_raw_parts_mut(at.cast(), TOTAL)
+    }
 }
 
 /// All items: in one range, or each a range of its own.
@@ -57,7 +70,8 @@ fn items(shape: &str) -> Vec<i32> {
 
 /// The other process: every line is a room and the shape of its items; an empty one closes the last room.
 fn receive(library: &str) {
-    let dst = vec![0; TOTAL].leak();
+    let dst = memory();
+    dst.fill(0);
     let receiver = wire(library);
     register(&receiver, &[], dst);
     println!("{}", receiver.endpoint().expect("listens"));
@@ -75,7 +89,8 @@ fn receive(library: &str) {
         }
     }
     drop(receiver);
-    println!("{}", if *dst == *pattern() { "same" } else { "differs" });
+    let same = dst.iter().enumerate().all(|(i, found)| *found == byte(i));
+    println!("{}", if same { "same" } else { "differs" });
 }
 
 /// A process that answers each line with one.
@@ -147,7 +162,9 @@ fn main() {
     command.args([library, "receive"]);
     let mut receiver = Talk::start(command);
     let sender = wire(library);
-    register(&sender, pattern().leak(), &mut []);
+    let src = memory();
+    src.iter_mut().enumerate().for_each(|(i, to)| *to = byte(i));
+    register(&sender, src, &mut []);
     let peer = sender.connect(&receiver.hear()).expect("an endpoint");
     let mut python = arguments.get(2).map(|python| {
         let mut command = Command::new(python);

@@ -12,9 +12,11 @@ pub(crate) type Outcome<T> = Result<T, String>;
 
 /// Longest that the progress thread waits before it looks whether UCX has something to do; an event wakes it earlier.
 const LOOK_US: u64 = 10_000;
-/// How long a read is waited for without sleeping: most frames of one machine are done in that time.
-const SPIN: Duration = Duration::from_micros(500);
-/// Between two looks at a longer read, which the progress thread drives.
+/// How long a read is followed without sleeping. Looking at it is what moves it: on one machine the bytes are copied by it.
+const SPIN: Duration = Duration::from_millis(20);
+/// Looks between two questions whether to wait on.
+const LOOKS: u32 = 64;
+/// Between two looks at a longer read.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// An agent with its one backend and its memory. All calls may come from any thread: it is created to serialise them.
@@ -85,7 +87,8 @@ impl Drop for Scoped {
 }
 
 impl Agent {
-    /// An agent of this name with UCX, the backend's `settings` and the memory.
+    /// An agent of this name with UCX, the backend's `settings` and the memory. If it `serves`, a thread of it answers other
+    /// agents; otherwise it moves on only while it reads, which no second thread disturbs.
     ///
     /// # Errors
     /// If the library refuses a part of it.
@@ -95,11 +98,12 @@ impl Agent {
     pub(crate) unsafe fn new(
         capi: &'static Capi,
         name: &CStr,
+        serves: bool,
         settings: &[(CString, CString)],
         spans: &[Span],
     ) -> Outcome<Self> {
         let config = AgentConfig {
-            enable_prog_thread: true,
+            enable_prog_thread: serves,
             enable_listen_thread: false,
             listen_port: 0,
             thread_sync: STRICT,
@@ -246,6 +250,7 @@ impl Agent {
     /// Posts a request and follows it to its end.
     fn follow(&self, request: Object, wait: &dyn Fn(Duration) -> Result<(), String>) -> Read {
         let start = Instant::now();
+        let mut looks = 0u32;
         // SAFETY: agent and request are live.
         let mut status = unsafe { (self.capi.post_xfer_req)(self.agent, request, null_mut()) };
         loop {
@@ -255,14 +260,15 @@ impl Agent {
                 // Of several requests under it one has failed; nothing is said of the others.
                 _ => return Read::Broken(check("read", status).err().unwrap_or_default()),
             }
+            looks = looks.wrapping_add(1);
             let elapsed = start.elapsed();
-            if elapsed < SPIN {
-                std::thread::yield_now();
-            } else {
-                if let Err(why) = wait(elapsed) {
-                    return Read::Broken(why);
-                }
+            if elapsed > SPIN {
                 std::thread::sleep(PAUSE);
+            }
+            if (elapsed > SPIN || looks.is_multiple_of(LOOKS))
+                && let Err(why) = wait(elapsed)
+            {
+                return Read::Broken(why);
             }
             // SAFETY: as above.
             status = unsafe { (self.capi.get_xfer_status)(self.agent, request) };

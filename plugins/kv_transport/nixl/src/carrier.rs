@@ -75,7 +75,7 @@ impl Nixl {
 
     /// # Safety
     /// The spans are valid as long as the agent lives.
-    unsafe fn agent(&self, spans: &[Span]) -> Outcome<Agent> {
+    unsafe fn agent(&self, serves: bool, spans: &[Span]) -> Outcome<Agent> {
         // Names are kept apart by chance, since agents of any two workers may meet.
         let mut random = [0u8; 16];
         let file = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random));
@@ -83,7 +83,7 @@ impl Nixl {
         let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
         let name = CString::new(format!("hotseam-{digits}")).map_err(|error| error.to_string())?;
         // SAFETY: the caller's contract.
-        unsafe { Agent::new(self.capi, &name, &self.settings, spans) }
+        unsafe { Agent::new(self.capi, &name, serves, &self.settings, spans) }
     }
 
     /// The agent that reads; a new one where the last was ended.
@@ -95,7 +95,7 @@ impl Nixl {
             return Ok(Arc::clone(state.reading.insert(reading)));
         }
         // SAFETY: what `register` was given stays valid until its next call, which ends the agent first.
-        let agent = unsafe { self.agent(&state.receiving)? };
+        let agent = unsafe { self.agent(false, &state.receiving)? };
         let reading = Reading {
             agent: RwLock::new(Some(agent)),
             broken: AtomicBool::new(false),
@@ -119,7 +119,7 @@ impl Carrier for Nixl {
         let serve = |state: &mut State| {
             if !sending.is_empty() {
                 // SAFETY: the caller's contract; the next call ends the agent first.
-                let agent = unsafe { self.agent(sending)? };
+                let agent = unsafe { self.agent(true, sending)? };
                 state.card = agent.card()?;
                 state.sending = Some(agent);
             }
