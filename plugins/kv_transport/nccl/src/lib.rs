@@ -50,8 +50,12 @@ impl hotseam_kv_wire::Options for Options {
                 "NCCL has version {version}, expected {OLDEST} or more; install NCCL 2.22 or newer"
             )));
         }
-        let device = usize::try_from(self.device)
-            .map_err(|_| Error::argument(format!("device: {} is no number of a GPU", self.device)))?;
+        let devices = driver::result::init().and_then(|()| driver::result::device::get_count());
+        let devices = devices.map_err(|error| Error::unsupported(format!("CUDA: {error:?}")))?;
+        let device = usize::try_from(self.device).ok().filter(|device| *device < devices as usize);
+        let device = device.ok_or_else(|| {
+            Error::argument(format!("device: {} is not there, the driver knows {devices}", self.device))
+        })?;
         let patience = Duration::from_millis(self.patience_ms);
         Ok(Some(Arc::new(carrier::Nccl { device, patience, host })))
     }

