@@ -148,6 +148,17 @@ fn loader() -> Loader {
     Loader::new(vec![plugin_dir()]).unwrap_or_else(|e| panic!("{e}"))
 }
 
+#[path = "../plugins/kv_transport/nixl/tests/library/mod.rs"]
+mod nixl;
+
+/// The variant that needs a library which is perhaps not there.
+#[test]
+fn nixl_conforms() {
+    let Some(library) = nixl::path() else { return };
+    let report = report(&loader(), "kv_transport/nixl", &[("library", &library), ("ucx", "NET_DEVICES=lo")]);
+    assert!(report.passed() && !report.cases.is_empty(), "{report}");
+}
+
 #[test]
 fn every_variant_conforms() {
     let loader = loader();

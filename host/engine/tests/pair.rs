@@ -1,6 +1,8 @@
 //! Two engines and a network between them give what one gives: tokens, log-probabilities and logits, bit for bit.
 
 mod common;
+#[path = "../../../plugins/kv_transport/nixl/tests/library/mod.rs"]
+mod nixl;
 #[path = "common/pair.rs"]
 mod pair;
 
@@ -62,7 +64,14 @@ fn compare(transport: &str) {
     pair.assert_quiet();
     let map = pair.decode.kv_map().expect("audited");
     assert!(map.findings.is_empty() && map.rows.iter().all(|row| row.whole == row.expected), "{map:?}");
-    assert!(map.transport.starts_with(transport), "{map:?}");
+    let (name, _options) = transport.split_once('{').unwrap_or((transport, ""));
+    assert!(map.transport.starts_with(name), "{map:?}");
+}
+
+/// `kv_transport/nixl` on the loopback, where its library is.
+fn over_nixl() -> Option<String> {
+    let library = nixl::path()?;
+    Some(format!("kv_transport/nixl{{library: \"{library}\", ucx: \"NET_DEVICES=lo\"}}"))
 }
 
 #[test]
@@ -73,6 +82,13 @@ fn over_tcp_the_pair_says_what_one_engine_says() {
 #[test]
 fn over_shared_memory_the_pair_says_what_one_engine_says() {
     compare("kv_transport/shm");
+}
+
+#[test]
+fn over_nixl_the_pair_says_what_one_engine_says() {
+    if let Some(transport) = over_nixl() {
+        compare(&transport);
+    }
 }
 
 /// The trained model, whose heads and layers are those of V4, at lengths of several pages.
@@ -90,12 +106,13 @@ fn the_trained_model_says_what_one_engine_says() {
         .into_iter()
         .map(|request| Request { chunks: vec![200, 256, 1], ..request })
         .collect();
-    let of = |role, transport| pair::worker_of(Arc::clone(&model), role, pair::over(transport), change);
+    let of = |role, transport: &str| pair::worker_of(Arc::clone(&model), role, pair::over(transport), change);
     let single = of(Role::Single, "kv_transport/local");
     let want: Vec<Heard> =
         requests.iter().map(|request| hear(&single.submit(request.clone()).unwrap()).unwrap()).collect();
-    for transport in ["kv_transport/tcp", "kv_transport/shm"] {
-        let pair = PairOf::of(of(Role::Prefill, transport), of(Role::Decode, transport));
+    let transports = ["kv_transport/tcp", "kv_transport/shm"].map(str::to_owned);
+    for transport in transports.into_iter().chain(over_nixl()) {
+        let pair = PairOf::of(of(Role::Prefill, &transport), of(Role::Decode, &transport));
         assert_equal(&pair, &requests, &want, 4);
         pair.assert_quiet();
     }
@@ -106,8 +123,9 @@ fn the_trained_model_says_what_one_engine_says() {
 fn in_one_process_every_transport_says_what_one_engine_says() {
     let requests = requests(&LENGTHS);
     let want = wanted(sizes(), &requests);
-    for transport in ["kv_transport/local", "kv_transport/tcp", "kv_transport/shm"] {
-        let paired = worker(Role::Single, transport, |config| config.pd.audit = true);
+    let transports = ["kv_transport/local", "kv_transport/tcp", "kv_transport/shm"].map(str::to_owned);
+    for transport in transports.into_iter().chain(over_nixl()) {
+        let paired = worker(Role::Single, &transport, |config| config.pd.audit = true);
         for (request, want) in requests.iter().zip(&want) {
             let heard = hear(&paired.submit(request.clone()).unwrap());
             assert!(heard.as_ref() == Ok(want), "{transport} at {}", request.prompt.len());

@@ -1,10 +1,11 @@
 //! Bytes on the connection, little endian. The sender opens with a [`Hello`]; then come frames one way and [`Ack`]s the other.
 
+use crate::carrier::{MOST_CARD, MOST_PARTS};
 use hotseam_ops::checksum;
 use std::fmt;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"HSKV");
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Bytes of a [`Frame`]'s header; its table follows.
 pub(crate) const FRAME: usize = 64;
@@ -14,8 +15,8 @@ pub(crate) const HELLO: usize = 40;
 pub(crate) const ACK: usize = 32;
 /// Bytes that one frame moves over the connection, at most: what is sent again if it was damaged.
 pub(crate) const MOST: u64 = 4 << 20;
-/// Bytes that one frame moves in shared memory, at most: what a room that is to be closed waits for.
-pub(crate) const MOST_SHARED: u64 = 32 << 20;
+/// Bytes that one frame moves beside the connection, at most.
+pub(crate) const MOST_BESIDE: u64 = MOST_PARTS as u64;
 /// Ranges of a frame, at most.
 pub(crate) const RANGES: usize = 512;
 /// Bytes of a range in the table behind the header.
@@ -33,6 +34,8 @@ pub(crate) enum Place {
     Inline,
     /// In shared memory of the sender: which of the segments named after the hello.
     Shared(u32),
+    /// At addresses of the sender, from which a carrier fetches them.
+    Carried,
 }
 
 impl Place {
@@ -40,7 +43,7 @@ impl Place {
     pub(crate) fn most(self) -> u64 {
         match self {
             Self::Inline => MOST,
-            Self::Shared(_) => MOST_SHARED,
+            Self::Shared(_) | Self::Carried => MOST_BESIDE,
         }
     }
 }
@@ -51,7 +54,7 @@ pub(crate) struct Range {
     /// First item of the receiving side.
     pub(crate) first: u32,
     pub(crate) items: u32,
-    /// First byte in the sender's memory: in the segment, or of its region.
+    /// First byte in the sender's memory: in the segment, of its region, or its address.
     pub(crate) offset: u64,
 }
 
@@ -71,8 +74,16 @@ pub(crate) struct Frame {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) token: Token,
-    /// Segments of shared memory whose files come with the next message.
-    pub(crate) segments: u32,
+    pub(crate) brings: Brings,
+}
+
+/// What follows a hello.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Brings {
+    /// The files of so many segments of shared memory, with the next message.
+    Segments(u32),
+    /// What the carrier's other end tells: so many bytes, and their checksum.
+    Card(u32),
 }
 
 /// Answer to a hello (sequence 0) or a frame.
@@ -189,6 +200,8 @@ const HELLO_KIND: u8 = 3;
 const DONE: u8 = 4;
 const DAMAGED: u8 = 5;
 const REFUSED: u8 = 6;
+const CARRIED: u8 = 7;
+const CARD: u8 = 8;
 
 impl Frame {
     /// Bytes of a range.
@@ -206,6 +219,7 @@ impl Frame {
         let (kind, segment) = match self.place {
             Place::Inline => (INLINE, 0),
             Place::Shared(segment) => (SHARED, segment),
+            Place::Carried => (CARRIED, 0),
         };
         let out = Out::new(kind, 0).put(&self.seq.to_le_bytes()).put(&self.room.to_le_bytes());
         let fields = [self.component, self.layer, self.item_bytes, segment, self.ranges.len() as u32];
@@ -255,6 +269,7 @@ impl Frame {
         let place = match fields.kind {
             INLINE => Place::Inline,
             SHARED => Place::Shared(segment),
+            CARRIED => Place::Carried,
             _ => return None,
         };
         let frame = Self { seq, room, component, layer, item_bytes, place, ranges: Vec::new() };
@@ -264,13 +279,22 @@ impl Frame {
 
 impl Hello {
     pub(crate) fn encode(&self) -> [u8; HELLO] {
-        Out::new(HELLO_KIND, 0).put(&self.token).put(&self.segments.to_le_bytes()).seal()
+        let (kind, n) = match self.brings {
+            Brings::Segments(n) => (HELLO_KIND, n),
+            Brings::Card(n) => (CARD, n),
+        };
+        Out::new(kind, 0).put(&self.token).put(&n.to_le_bytes()).seal()
     }
 
     pub(crate) fn decode(bytes: &[u8; HELLO]) -> Option<Self> {
         let mut fields = In::new(bytes)?;
-        let (token, segments) = (fields.take()?, fields.u32()?);
-        (fields.kind == HELLO_KIND && segments as usize <= SEGMENTS).then_some(Self { token, segments })
+        let (token, n) = (fields.take()?, fields.u32()?);
+        let brings = match fields.kind {
+            HELLO_KIND if n as usize <= SEGMENTS => Brings::Segments(n),
+            CARD if n as usize <= MOST_CARD => Brings::Card(n),
+            _ => return None,
+        };
+        Some(Self { token, brings })
     }
 }
 
@@ -316,12 +340,17 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        for place in [Place::Inline, Place::Shared(3)] {
+        for place in [Place::Inline, Place::Shared(3), Place::Carried] {
             let frame = Frame { place, ..frame() };
             assert_eq!(decode(&frame.encode()), Some(frame));
         }
-        let hello = Hello { token: [7; 16], segments: 2 };
-        assert_eq!(Hello::decode(&hello.encode()), Some(hello));
+        for brings in [Brings::Segments(2), Brings::Card(3), Brings::Card(MOST_CARD as u32)] {
+            let hello = Hello { token: [7; 16], brings };
+            assert_eq!(Hello::decode(&hello.encode()), Some(hello));
+        }
+        for brings in [Brings::Segments(SEGMENTS as u32 + 1), Brings::Card(MOST_CARD as u32 + 1)] {
+            assert_eq!(Hello::decode(&Hello { token: [7; 16], brings }.encode()), None);
+        }
         let refusals = Refusal::ALL.map(Answer::Refused);
         for answer in [Answer::Done, Answer::Damaged].into_iter().chain(refusals) {
             let ack = Ack { seq: 77, answer };

@@ -5,6 +5,7 @@
 //! late frame nor a stranger's reaches a page that belongs to another request. A frame is sent again after a broken connection
 //! until it was acknowledged; writing it twice does no harm, since the source does not change until its ticket is done.
 
+mod carrier;
 mod frame;
 mod memory;
 mod net;
@@ -16,8 +17,9 @@ mod send;
 mod sum;
 mod wire;
 
+pub use carrier::{Carrier, Incoming, MOST_CARD, MOST_PARTS, Outgoing, Part, Span};
 pub use net::{Address, Medium};
-pub use plugin::{Options, Transport};
+pub use plugin::{Options, Transport, address};
 pub use regions::Regions;
 pub use send::Progress;
 pub use wire::{Settings, Wire};

@@ -18,6 +18,8 @@ pub enum Medium {
     Tcp,
     /// Unix sockets in the abstract namespace, over which shared memory is named.
     Shared,
+    /// TCP, over which memory is named that a carrier fetches; with the carrier's word.
+    Carried(&'static str),
 }
 
 /// Where a receiving side listens.
@@ -27,6 +29,8 @@ pub enum Address {
     Tcp(SocketAddr),
     /// Name of an abstract Unix socket.
     Shared(String),
+    /// Word of a carrier, and host and port of the connection beside it.
+    Carried(&'static str, SocketAddr),
 }
 
 impl fmt::Display for Address {
@@ -34,6 +38,7 @@ impl fmt::Display for Address {
         match self {
             Self::Tcp(address) => write!(f, "tcp {address}"),
             Self::Shared(name) => write!(f, "shm {name}"),
+            Self::Carried(word, address) => write!(f, "{word} {address}"),
         }
     }
 }
@@ -57,11 +62,12 @@ impl Endpoint {
     pub(crate) fn parse(text: &str, medium: Medium) -> Result<Self> {
         let wrong = || {
             let form = match medium {
-                Medium::Tcp => "tcp ADDRESS:PORT TOKEN",
-                Medium::Shared => "shm NAME TOKEN",
+                Medium::Tcp => "tcp ADDRESS:PORT",
+                Medium::Shared => "shm NAME",
+                Medium::Carried(word) => &format!("{word} ADDRESS:PORT"),
             };
             let shown: String = text.chars().take(80).collect();
-            Error::argument(format!("expected an endpoint such as `{form}`, found `{shown}`"))
+            Error::argument(format!("expected an endpoint such as `{form} TOKEN`, found `{shown}`"))
         };
         let mut words = text.split(' ');
         let (Some(kind), Some(place), Some(token), None) =
@@ -71,6 +77,9 @@ impl Endpoint {
         };
         let address = match (medium, kind) {
             (Medium::Tcp, "tcp") => Address::Tcp(place.parse().map_err(|_| wrong())?),
+            (Medium::Carried(word), found) if word == found => {
+                Address::Carried(word, place.parse().map_err(|_| wrong())?)
+            }
             (Medium::Shared, "shm") if (1..=100).contains(&place.len()) => Address::Shared(place.to_owned()),
             _ => return Err(wrong()),
         };
@@ -112,11 +121,15 @@ impl Listener {
     /// Listens, and returns where: at `listen`, or under a new name.
     pub(crate) fn bind(medium: Medium, listen: SocketAddr) -> io::Result<(Self, Address)> {
         match medium {
-            Medium::Tcp => {
+            Medium::Tcp | Medium::Carried(_) => {
                 let listener = TcpListener::bind(listen)?;
                 let address = listener.local_addr()?;
                 listener.set_nonblocking(true)?;
-                Ok((Self::Tcp(listener), Address::Tcp(address)))
+                let address = match medium {
+                    Medium::Carried(word) => Address::Carried(word, address),
+                    _ => Address::Tcp(address),
+                };
+                Ok((Self::Tcp(listener), address))
             }
             Medium::Shared => {
                 let digits: String = random()?.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -179,7 +192,7 @@ impl Stream {
     /// Connects, for `patience` at most.
     pub(crate) fn connect(address: &Address, patience: Duration) -> io::Result<Self> {
         match address {
-            Address::Tcp(address) => {
+            Address::Tcp(address) | Address::Carried(_, address) => {
                 let stream = TcpStream::connect_timeout(address, patience)?;
                 stream.set_nodelay(true)?;
                 Ok(Self::Tcp(stream))
@@ -278,6 +291,7 @@ mod tests {
         for (medium, address) in [
             (Medium::Tcp, Address::Tcp("127.0.0.1:80".parse().unwrap())),
             (Medium::Shared, Address::Shared("hotseam-kv-1-ff".into())),
+            (Medium::Carried("nixl"), Address::Carried("nixl", "[::1]:80".parse().unwrap())),
         ] {
             let endpoint = Endpoint { address, token };
             assert_eq!(Endpoint::parse(&endpoint.to_string(), medium), Ok(endpoint));

@@ -1,12 +1,14 @@
 //! The seam over a [`Wire`], for every variant alike: they differ in their options only.
 
-use crate::{Settings, Wire};
+use crate::{Carrier, Settings, Wire};
 use hotseam_sdk::abi::Region;
 use hotseam_sdk::views::{Accept, Put};
-use hotseam_sdk::{Ctx, Host, KvTransport, Plugin, Result};
+use hotseam_sdk::{Ctx, Error, Host, KvTransport, Plugin, Result};
 use serde::de::DeserializeOwned;
 use std::fmt;
 use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// Options of a variant.
 pub trait Options: DeserializeOwned + 'static {
@@ -14,7 +16,15 @@ pub trait Options: DeserializeOwned + 'static {
     ///
     /// # Errors
     /// If a value has no meaning, with its name.
-    fn settings(self) -> Result<Settings>;
+    fn settings(&self) -> Result<Settings>;
+
+    /// What moves bytes beside the connections, if something does.
+    ///
+    /// # Errors
+    /// If it cannot be had, with what was looked for.
+    fn carrier(&self, _host: Host) -> Result<Option<Arc<dyn Carrier>>> {
+        Ok(None)
+    }
 }
 
 /// A transport between processes with these options.
@@ -32,8 +42,13 @@ impl<O> fmt::Debug for Transport<O> {
 impl<O: Options> Plugin for Transport<O> {
     type Options = O;
 
-    fn create(_host: Host, options: O) -> Result<Self> {
-        Ok(Self { wire: Wire::new(options.settings()?), options: PhantomData })
+    fn create(host: Host, options: O) -> Result<Self> {
+        let settings = options.settings()?;
+        let wire = match options.carrier(host)? {
+            None => Wire::new(settings),
+            Some(carrier) => Wire::carried(settings, carrier),
+        };
+        Ok(Self { wire, options: PhantomData })
     }
 }
 
@@ -71,4 +86,13 @@ impl<O: Options> KvTransport for Transport<O> {
     fn close(&self, _ctx: &Ctx, room: u64) -> Result<u64> {
         Ok(self.wire.close(room))
     }
+}
+
+/// Reads an address.
+///
+/// # Errors
+/// If it is none, with the option's name.
+pub fn address(option: &str, text: &str) -> Result<SocketAddr> {
+    let wrong = |_| Error::argument(format!("{option}: expected an IP address and a port, found `{text}`"));
+    text.parse().map_err(wrong)
 }

@@ -1,10 +1,12 @@
 //! The receiving side: a listener, and a thread for each connection that writes what it is sent.
 
-use crate::frame::{Ack, Answer, FRAME, Frame, HELLO, Hello, Place, Refusal, Token};
+use crate::carrier::{Carrier, Incoming, Part};
+use crate::frame::{Ack, Answer, Brings, FRAME, Frame, HELLO, Hello, Place, Refusal, Token};
 use crate::memory::{Mapping, receive_files};
 use crate::net::{Endpoint, Listener, Medium, Stream, random};
 use crate::rooms::Rooms;
 use crate::sum::Sum;
+use hotseam_ops::checksum;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -32,6 +34,7 @@ pub(crate) struct Receiver {
 #[derive(Debug)]
 struct Shared {
     rooms: Arc<Rooms>,
+    carrier: Option<Arc<dyn Carrier>>,
     token: Token,
     stop: AtomicBool,
     count: AtomicUsize,
@@ -40,11 +43,17 @@ struct Shared {
 
 impl Receiver {
     /// Begins to listen.
-    pub(crate) fn start(medium: Medium, listen: SocketAddr, rooms: Arc<Rooms>) -> io::Result<Self> {
+    pub(crate) fn start(
+        medium: Medium,
+        listen: SocketAddr,
+        carrier: Option<Arc<dyn Carrier>>,
+        rooms: Arc<Rooms>,
+    ) -> io::Result<Self> {
         let token = random()?;
         let (listener, address) = Listener::bind(medium, listen)?;
         let shared = Arc::new(Shared {
             rooms,
+            carrier,
             token,
             stop: AtomicBool::new(false),
             count: AtomicUsize::new(0),
@@ -56,6 +65,17 @@ impl Receiver {
         })?;
         Ok(Self { endpoint: Endpoint { address, token }, shared, thread: Some(thread) })
     }
+
+    /// Ends the connections that there are now.
+    pub(crate) fn cut(&self) {
+        let streams =
+            std::mem::take(&mut *self.shared.streams.lock().unwrap_or_else(PoisonError::into_inner));
+        for (stream, thread) in streams {
+            stream.shutdown();
+            // A panic of it was printed.
+            let _ = thread.join();
+        }
+    }
 }
 
 impl Drop for Receiver {
@@ -65,12 +85,7 @@ impl Drop for Receiver {
             // It ends at its next look; a panic of it was printed.
             let _ = thread.join();
         }
-        let streams =
-            std::mem::take(&mut *self.shared.streams.lock().unwrap_or_else(PoisonError::into_inner));
-        for (stream, thread) in streams {
-            stream.shutdown();
-            let _ = thread.join();
-        }
+        self.cut();
     }
 }
 
@@ -121,11 +136,11 @@ fn serve(shared: &Shared, stream: &Arc<Stream>) {
         answer(stream, 0, Answer::Refused(Refusal::Token));
         return;
     }
-    let Some(segments) = segments(stream, hello.segments as usize) else {
+    let Some(mut beside) = Beside::of(shared, stream, hello.brings) else {
         answer(stream, 0, Answer::Refused(Refusal::Segment));
         return;
     };
-    if !answer(stream, 0, Answer::Done) {
+    if !answer(stream, 0, Answer::Done) || beside.begin().is_err() {
         return;
     }
     let mut spill = Vec::new();
@@ -136,20 +151,51 @@ fn serve(shared: &Shared, stream: &Arc<Stream>) {
             Ok(true) | Err(_) => return,
         }
         let Ok(Some(frame)) = Frame::decode(&header, |table| whole(stream, table)) else { return };
-        let Ok(outcome) = take(shared, stream, &frame, &segments, &mut spill) else { return };
-        if !answer(stream, frame.seq, outcome) {
+        let Ok(outcome) = take(shared, stream, &frame, &mut beside, &mut spill) else { return };
+        // What a carrier did not bring is sent again, over a new connection.
+        let over = outcome == Answer::Damaged && frame.place == Place::Carried;
+        if !answer(stream, frame.seq, outcome) || over {
             return;
         }
     }
 }
 
-fn segments(stream: &Stream, n: usize) -> Option<Vec<Mapping>> {
-    match (stream, n) {
-        (_, 0) => Some(Vec::new()),
-        (Stream::Tcp(_), _) => None,
-        (Stream::Shared(_), n) => {
-            let files = receive_files(stream.fd(), n).ok()?;
-            files.iter().map(Mapping::new).collect::<io::Result<_>>().ok()
+/// Where bytes come from that are not on the connection.
+enum Beside {
+    Segments(Vec<Mapping>),
+    Carrier(Box<dyn Incoming>),
+}
+
+impl Beside {
+    /// What a hello brings; `None` if it is of no use here.
+    fn of(shared: &Shared, stream: &Stream, brings: Brings) -> Option<Self> {
+        match (brings, stream, &shared.carrier) {
+            (Brings::Segments(0), _, None) => Some(Self::Segments(Vec::new())),
+            (Brings::Segments(n), Stream::Shared(_), None) => {
+                let files = receive_files(stream.fd(), n as usize).ok()?;
+                Some(Self::Segments(files.iter().map(Mapping::new).collect::<io::Result<_>>().ok()?))
+            }
+            (Brings::Card(n), _, Some(carrier)) => {
+                let (mut card, mut sum) = (vec![0; n as usize], [0; 8]);
+                whole(stream, &mut card).and_then(|()| whole(stream, &mut sum)).ok()?;
+                let intact = checksum(&card).to_le_bytes() == sum;
+                intact.then(|| carrier.incoming(&card).ok()).flatten().map(Self::Carrier)
+            }
+            _ => None,
+        }
+    }
+
+    fn begin(&mut self) -> io::Result<()> {
+        match self {
+            Self::Segments(_) => Ok(()),
+            Self::Carrier(end) => end.begin(),
+        }
+    }
+
+    fn segment(&self, number: u32) -> Option<&Mapping> {
+        match self {
+            Self::Segments(segments) => segments.get(number as usize),
+            Self::Carrier(_) => None,
         }
     }
 }
@@ -159,13 +205,20 @@ fn take(
     shared: &Shared,
     stream: &Arc<Stream>,
     frame: &Frame,
-    segments: &[Mapping],
+    beside: &mut Beside,
     spill: &mut Vec<u8>,
 ) -> io::Result<Answer> {
     let len = frame.bytes() as usize;
     let pin = match (shared.rooms.pin(frame, stream), frame.place) {
         (Ok(pin), _) => pin,
-        (Err(why), Place::Shared { .. }) => return Ok(Answer::Refused(why)),
+        (Err(why), Place::Shared(_)) => return Ok(Answer::Refused(why)),
+        (Err(why), Place::Carried) => {
+            if let Beside::Carrier(end) = beside {
+                let lens = frame.ranges.iter().map(|range| frame.bytes_of(range) as usize);
+                end.pass(&lens.collect::<Vec<_>>())?;
+            }
+            return Ok(Answer::Refused(why));
+        }
         // What follows the header is read all the same, so that the next frame is found.
         (Err(why), Place::Inline) => {
             spill.resize(BLOCK, 0);
@@ -194,7 +247,7 @@ fn take(
             u64::from_le_bytes(sent) == sum.finish()
         }
         Place::Shared(segment) => {
-            let memory = segments.get(segment as usize);
+            let memory = beside.segment(segment);
             for (range, (to, len)) in frame.ranges.iter().zip(&pin.to) {
                 let Some(from) = memory.and_then(|memory| memory.at(range.offset, *len)) else {
                     return Ok(Answer::Refused(Refusal::Segment));
@@ -204,6 +257,14 @@ fn take(
                 unsafe { to.copy_from_nonoverlapping(from, *len) };
             }
             true
+        }
+        Place::Carried => {
+            let Beside::Carrier(end) = beside else { return Ok(Answer::Refused(Refusal::Segment)) };
+            let parts = frame.ranges.iter().zip(&pin.to);
+            let parts: Vec<Part> =
+                parts.map(|(range, (to, len))| Part { from: range.offset, to: *to, len: *len }).collect();
+            // SAFETY: the pin allows writing these bytes until it is dropped.
+            unsafe { end.fetch(&parts, &|| pin.wanted()) }.is_ok()
         }
     };
     if !arrived {

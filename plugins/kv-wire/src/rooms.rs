@@ -62,6 +62,13 @@ pub(crate) struct Pin<'a> {
     pub(crate) to: Vec<(*mut u8, usize)>,
 }
 
+impl Pin<'_> {
+    /// Whether nobody waits for the pin to go.
+    pub(crate) fn wanted(&self) -> bool {
+        self.rooms.lock().open.get(&self.room).is_some_and(|room| !room.closed)
+    }
+}
+
 impl Drop for Pin<'_> {
     fn drop(&mut self) {
         let mut inner = self.rooms.lock();

@@ -1,11 +1,13 @@
 //! The sending side: a thread for each peer that writes pieces of puts in order, and sends again what was not acknowledged when
 //! a connection broke.
 
-use crate::frame::{ACK, Ack, Answer, Frame, Hello, Place};
+use crate::carrier::{Carrier, MOST_CARD, Outgoing};
+use crate::frame::{ACK, Ack, Answer, Brings, Frame, Hello, Place, Range};
 use crate::memory::send_files;
 use crate::net::{Endpoint, Stream};
 use crate::receive::BLOCK;
 use crate::sum::Sum;
+use hotseam_ops::checksum;
 use hotseam_sdk::Ctx;
 use hotseam_sdk::abi::transfer;
 use std::collections::{HashMap, VecDeque};
@@ -132,6 +134,7 @@ struct Shared {
     endpoint: Endpoint,
     /// Shared memory that a connection names when it opens.
     files: Vec<RawFd>,
+    carrier: Option<Arc<dyn Carrier>>,
     /// How long no connection may be had before puts fail.
     patience: Duration,
     tickets: Arc<Tickets>,
@@ -157,11 +160,12 @@ impl Peer {
     pub(crate) fn start(
         endpoint: Endpoint,
         files: Vec<RawFd>,
+        carrier: Option<Arc<dyn Carrier>>,
         patience: Duration,
         tickets: Arc<Tickets>,
     ) -> io::Result<Self> {
         let (state, wake) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { endpoint, files, patience, tickets, state, wake });
+        let shared = Arc::new(Shared { endpoint, files, carrier, patience, tickets, state, wake });
         let thread = std::thread::Builder::new().name("kv-send".into()).spawn({
             let shared = Arc::clone(&shared);
             move || shared.run()
@@ -224,6 +228,8 @@ impl Shared {
     fn run(self: Arc<Self>) {
         let mut readers: Vec<JoinHandle<()>> = Vec::new();
         let mut lost: Option<Instant> = None;
+        // The carrier's end of the connection in use.
+        let mut end: Option<Box<dyn Outgoing>> = None;
         loop {
             let mut lane = self.lock();
             // What flew when a connection broke goes again, in its order.
@@ -242,9 +248,10 @@ impl Shared {
             let Some((stream, number)) = lane.stream.clone() else {
                 drop(lane);
                 readers.retain(|reader| !reader.is_finished());
+                end = None;
                 match self.open() {
-                    Ok(stream) => {
-                        lost = None;
+                    Ok((stream, opened)) => {
+                        (lost, end) = (None, opened);
                         readers.extend(self.attach(stream));
                     }
                     Err(error) => self.without(&error, lost.get_or_insert_with(Instant::now)),
@@ -255,7 +262,7 @@ impl Shared {
             lane.writing = Some(piece.ticket);
             lane.flying.push_back(piece.clone());
             drop(lane);
-            let sent = send(&stream, &piece);
+            let sent = send(&stream, &piece, end.as_deref_mut());
             let mut lane = self.lock();
             lane.writing = None;
             if sent.is_err() {
@@ -269,18 +276,37 @@ impl Shared {
     }
 
     /// A connection that was let in.
-    fn open(&self) -> io::Result<Stream> {
+    fn open(&self) -> io::Result<(Stream, Option<Box<dyn Outgoing>>)> {
         let stream = Stream::connect(&self.endpoint.address, self.patience.min(LIMIT))?;
         stream.limit(LIMIT, LIMIT)?;
-        let hello = Hello { token: self.endpoint.token, segments: self.files.len() as u32 };
-        stream.send_bytes(&hello.encode())?;
-        send_files(stream.fd(), &self.files)?;
+        let token = self.endpoint.token;
+        let mut end = None;
+        if let Some(carrier) = &self.carrier {
+            let (card, opened) = carrier.outgoing()?;
+            if card.len() > MOST_CARD {
+                let n = card.len();
+                return Err(io::Error::other(format!("memory takes {n} bytes to tell, {MOST_CARD} at most")));
+            }
+            let hello = Hello { token, brings: Brings::Card(card.len() as u32) }.encode();
+            let sum = checksum(&card).to_le_bytes();
+            stream.send(&mut [IoSlice::new(&hello), IoSlice::new(&card), IoSlice::new(&sum)])?;
+            end = Some(opened);
+        } else {
+            let hello = Hello { token, brings: Brings::Segments(self.files.len() as u32) };
+            stream.send_bytes(&hello.encode())?;
+            send_files(stream.fd(), &self.files)?;
+        }
         let mut answer = [0; ACK];
         if stream.fill(&mut answer, || false)? {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         match Ack::decode(&answer).map(|ack| ack.answer) {
-            Some(Answer::Done) => Ok(stream),
+            Some(Answer::Done) => {
+                if let Some(end) = &mut end {
+                    end.begin()?;
+                }
+                Ok((stream, end))
+            }
             Some(Answer::Refused(why)) => Err(io::Error::other(why.to_string())),
             _ => Err(io::Error::other("it answers something else than this transport does")),
         }
@@ -339,7 +365,8 @@ impl Shared {
                     self.wake.notify_all();
                 }
                 Answer::Damaged => {
-                    let why = format!("{}: bytes arrive damaged, {ATTEMPTS} times", self.endpoint.address);
+                    let why =
+                        format!("{}: bytes do not arrive intact, {ATTEMPTS} times", self.endpoint.address);
                     self.tickets.fail(piece.ticket, &why);
                 }
                 Answer::Refused(why) => {
@@ -365,11 +392,22 @@ impl Lane {
 /// Slices that are written in one call.
 const SLICES: usize = 64;
 
-fn send(stream: &Stream, piece: &Piece) -> io::Result<()> {
+fn send(stream: &Stream, piece: &Piece, end: Option<&mut (dyn Outgoing + 'static)>) -> io::Result<()> {
     let frame = &piece.frame;
     let head = frame.encode();
-    if matches!(frame.place, Place::Shared(_)) {
-        return stream.send_bytes(&head);
+    if frame.place != Place::Inline {
+        stream.send_bytes(&head)?;
+    }
+    match (frame.place, end) {
+        (Place::Inline, _) => {}
+        (Place::Carried, Some(end)) => {
+            let part = |range: &Range| {
+                (std::ptr::with_exposed_provenance(range.offset as usize), frame.bytes_of(range) as usize)
+            };
+            // SAFETY: the source is valid and unchanged until the ticket is done or cancelled, and `cancel` waits for this call.
+            return unsafe { end.serve(&mut frame.ranges.iter().map(part)) };
+        }
+        _ => return Ok(()),
     }
     let mut sum = Sum::default();
     let mut slices = vec![IoSlice::new(&head)];

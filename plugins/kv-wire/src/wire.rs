@@ -1,7 +1,8 @@
 //! The functions of a transport between processes, over either medium.
 
-use crate::frame::{Frame, MOST, Place, RANGES, Range, SEGMENTS};
-use crate::net::{Endpoint, Medium};
+use crate::carrier::{Carrier, Span};
+use crate::frame::{Frame, Place, RANGES, Range, SEGMENTS};
+use crate::net::{Address, Endpoint, Medium};
 use crate::receive::Receiver;
 use crate::regions::Regions;
 use crate::rooms::Rooms;
@@ -40,6 +41,8 @@ pub struct Wire {
     rooms: Arc<Rooms>,
     tickets: Arc<Tickets>,
     state: Mutex<Inner>,
+    /// Ends after all threads that use it, which end with the state.
+    carrier: Option<Arc<dyn Carrier>>,
 }
 
 #[derive(Debug, Default)]
@@ -67,7 +70,14 @@ struct Known {
 impl Wire {
     /// An instance that neither listens nor connects yet.
     pub fn new(settings: Settings) -> Self {
-        Self { settings, rooms: Arc::default(), tickets: Arc::default(), state: Mutex::default() }
+        let (rooms, tickets, state) = (Arc::default(), Arc::default(), Mutex::default());
+        Self { settings, rooms, tickets, state, carrier: None }
+    }
+
+    /// As [`Self::new`], with a carrier that moves the bytes; the medium of the settings is that of its connections.
+    pub fn carried(settings: Settings, carrier: Arc<dyn Carrier>) -> Self {
+        let settings = Settings { medium: Medium::Carried(carrier.word()), ..settings };
+        Self { carrier: Some(carrier), ..Self::new(settings) }
     }
 
     fn state(&self) -> MutexGuard<'_, Inner> {
@@ -78,15 +88,16 @@ impl Wire {
     /// `register`: ends every put and room, and takes other regions.
     ///
     /// # Errors
-    /// Those of [`Regions::new`], or an item that is larger than a frame may be.
+    /// Those of [`Regions::new`], an item that is larger than a frame may be, or memory that a carrier does not take.
     ///
     /// # Safety
     /// Both sides of every region are valid for their items until the next call or the end of the instance.
     pub unsafe fn register(&self, regions: &[Region]) -> Result<()> {
-        if let Some(region) = regions.iter().find(|region| region.item_bytes > MOST) {
+        let most = self.place().most();
+        if let Some(region) = regions.iter().find(|region| region.item_bytes > most) {
             let what = crate::regions::name(region.component, region.layer);
             return Err(Error::unsupported(format!(
-                "{what}: an item has {} bytes, a frame moves at most {MOST}",
+                "{what}: an item has {} bytes, a frame moves at most {most}",
                 region.item_bytes
             )));
         }
@@ -96,6 +107,20 @@ impl Wire {
         // Threads of peers read the old regions until they have ended.
         state.peers.values_mut().for_each(|known| known.peer = None);
         self.rooms.replace(receiving);
+        if let Some(carrier) = &self.carrier {
+            state.regions = Regions::default();
+            // Ends of connections hold on to the memory that they were opened for.
+            if let Some(receiver) = &state.receiver {
+                receiver.cut();
+            }
+            let side = |of: fn(&Region) -> (usize, u64)| {
+                spans(regions.iter().map(|region| (of(region), region.item_bytes)))
+            };
+            let from = side(|region| (region.src.addr(), region.src_items));
+            let to = side(|region| (region.dst.addr(), region.dst_items));
+            // SAFETY: the caller's contract; no thread uses what was registered before, since peers and rooms have ended.
+            unsafe { carrier.register(&from, &to)? };
+        }
         let mut files: Vec<RawFd> =
             regions.iter().map(|region| region.src_fd).filter(|fd| *fd >= 0).collect();
         files.sort_unstable();
@@ -107,6 +132,11 @@ impl Wire {
             self.tickets.fail(*ticket, "other regions were registered");
         }
         Ok(())
+    }
+
+    /// Where bytes are that are neither on the connection nor in a segment of shared memory.
+    fn place(&self) -> Place {
+        if self.carrier.is_some() { Place::Carried } else { Place::Inline }
     }
 
     /// `put`.
@@ -126,7 +156,7 @@ impl Wire {
         state.last_ticket += 1;
         let ticket = state.last_ticket;
         let room = if own { OWN | ticket } else { put.room };
-        let pieces = pieces(put, &region, &state.files, room, ticket);
+        let pieces = pieces(put, &region, self.place(), &state.files, room, ticket);
         self.tickets.open(ticket, pieces.len());
         if own {
             let (component, layer) = (put.component, put.layer);
@@ -151,7 +181,7 @@ impl Wire {
         let known = known.ok_or_else(|| Error::argument(format!("peer {number} is not known")))?;
         if known.peer.is_none() {
             let (endpoint, tickets) = (known.endpoint.clone(), Arc::clone(&self.tickets));
-            let peer = Peer::start(endpoint, files, self.settings.patience, tickets);
+            let peer = Peer::start(endpoint, files, self.carrier.clone(), self.settings.patience, tickets);
             known.peer = Some(peer.map_err(|error| Error::internal(format!("thread: {error}")))?);
         }
         Ok(known.peer.as_ref().expect("just started"))
@@ -160,7 +190,7 @@ impl Wire {
     fn listen<'a>(&self, state: &'a mut Inner) -> Result<&'a Endpoint> {
         if state.receiver.is_none() {
             let Settings { medium, listen, .. } = self.settings;
-            let started = Receiver::start(medium, listen, Arc::clone(&self.rooms));
+            let started = Receiver::start(medium, listen, self.carrier.clone(), Arc::clone(&self.rooms));
             let why = |error| Error::internal(format!("cannot listen on {listen}: {error}"));
             state.receiver = Some(started.map_err(why)?);
         }
@@ -202,11 +232,13 @@ impl Wire {
     /// If the system does not let it listen.
     pub fn endpoint(&self) -> Result<String> {
         let mut endpoint = self.listen(&mut self.state())?.clone();
-        if let (crate::Address::Tcp(used), Some(mut told)) = (&endpoint.address, self.settings.advertise) {
+        if let (Address::Tcp(used) | Address::Carried(_, used), Some(mut told)) =
+            (&mut endpoint.address, self.settings.advertise)
+        {
             if told.port() == 0 {
                 told.set_port(used.port());
             }
-            endpoint.address = crate::Address::Tcp(told);
+            *used = told;
         }
         Ok(endpoint.to_string())
     }
@@ -255,15 +287,23 @@ impl Wire {
 }
 
 /// The frames of a put: one range for each contiguous run of items, or several where a run is longer than a frame may be.
-fn pieces(put: &Put<'_>, region: &Region, files: &[RawFd], room: u64, ticket: u64) -> Vec<Piece> {
+fn pieces(
+    put: &Put<'_>,
+    region: &Region,
+    place: Place,
+    files: &[RawFd],
+    room: u64,
+    ticket: u64,
+) -> Vec<Piece> {
     let item = region.item_bytes;
     if item == 0 {
         return Vec::new();
     }
     let segment = files.iter().position(|file| *file == region.src_fd);
-    let (place, start) = match segment {
-        Some(segment) => (Place::Shared(segment as u32), region.src_offset),
-        None => (Place::Inline, 0),
+    let (place, start) = match (segment, place) {
+        (Some(segment), _) => (Place::Shared(segment as u32), region.src_offset),
+        (None, Place::Carried) => (place, region.src.expose_provenance() as u64),
+        (None, _) => (place, 0),
     };
     let most = (place.most() / item).max(1) as usize;
     let mut pieces = Vec::new();
@@ -292,4 +332,34 @@ fn pieces(put: &Put<'_>, region: &Region, files: &[RawFd], room: u64, ticket: u6
     }
     close(&mut ranges);
     pieces
+}
+
+/// The memory of one side of regions, neighbours as one span. Takes (first byte, items) and bytes of an item of each.
+fn spans(sides: impl Iterator<Item = ((usize, u64), u64)>) -> Vec<Span> {
+    // Regions are no larger than memory, as they were checked.
+    let whole = sides.map(|((at, items), bytes)| Span { at, len: (items * bytes) as usize });
+    let mut all: Vec<Span> = whole.filter(|span| span.len > 0).collect();
+    all.sort_unstable_by_key(|span| span.at);
+    let mut spans: Vec<Span> = Vec::new();
+    for span in all {
+        match spans.last_mut() {
+            Some(last) if span.at <= last.at + last.len => {
+                last.len = last.len.max(span.at + span.len - last.at);
+            }
+            _ => spans.push(span),
+        }
+    }
+    spans
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_are_one_span() {
+        let sides = [((96, 2), 8), ((0, 0), 64), ((64, 4), 8), ((200, 1), 1), ((64, 1), 8), ((112, 3), 0)];
+        let spans = spans(sides.into_iter());
+        assert_eq!(spans, [Span { at: 64, len: 48 }, Span { at: 200, len: 1 }]);
+    }
 }

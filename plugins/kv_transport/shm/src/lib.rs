@@ -17,7 +17,7 @@ pub struct Options {
 pub type Shm = Transport<Options>;
 
 impl hotseam_kv_wire::Options for Options {
-    fn settings(self) -> Result<Settings> {
+    fn settings(&self) -> Result<Settings> {
         Ok(Settings {
             medium: Medium::Shared,
             // Names of its own are all that it listens on.

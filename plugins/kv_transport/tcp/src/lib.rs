@@ -1,8 +1,7 @@
 //! Hand-off over TCP: checksummed frames, sent again after a broken connection.
 
-use hotseam_kv_wire::{Medium, Settings, Transport};
-use hotseam_sdk::{Error, Result, export_plugin};
-use std::net::SocketAddr;
+use hotseam_kv_wire::{Medium, Settings, Transport, address};
+use hotseam_sdk::{Result, export_plugin};
 use std::time::Duration;
 
 /// Options.
@@ -18,7 +17,7 @@ pub struct Options {
 pub type Tcp = Transport<Options>;
 
 impl hotseam_kv_wire::Options for Options {
-    fn settings(self) -> Result<Settings> {
+    fn settings(&self) -> Result<Settings> {
         let advertise = match self.advertise.as_str() {
             "" => None,
             text => Some(address("advertise", text)?),
@@ -30,11 +29,6 @@ impl hotseam_kv_wire::Options for Options {
             patience: Duration::from_millis(self.patience_ms),
         })
     }
-}
-
-fn address(option: &str, text: &str) -> Result<SocketAddr> {
-    let wrong = |_| Error::argument(format!("{option}: expected an IP address and a port, found `{text}`"));
-    text.parse().map_err(wrong)
 }
 
 export_plugin! {

@@ -1,0 +1,223 @@
+//! A communicator of two, and the buffer on the device through which host memory goes.
+
+use cudarc::driver::{CudaContext, CudaStream, result, sys as cuda};
+use cudarc::nccl::sys;
+use std::ffi::{CStr, c_int, c_void};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Bytes of the buffer: those of the largest frame.
+const STAGE: usize = hotseam_kv_wire::MOST_PARTS;
+/// Ranks of the two ends.
+pub(crate) const SENDER: c_int = 0;
+pub(crate) const RECEIVER: c_int = 1;
+/// Between two looks at what is under way.
+const PAUSE: Duration = Duration::from_micros(20);
+/// `NCCL_CONFIG_INITIALIZER` of `nccl.h`: magic number, version of the struct, and what an unset field holds.
+const MAGIC: u32 = 0xcafe_beef;
+const VERSION: u32 = 22_200;
+const UNSET: c_int = c_int::MIN;
+
+/// Text by which two ranks find each other.
+pub(crate) const ID: usize = 128;
+
+/// A rank of two, its stream and its buffer. All calls return at once and are followed to their end for a bounded time, so
+/// that a peer that is gone holds nobody; afterwards the communicator is aborted.
+pub(crate) struct Comm {
+    comm: sys::ncclComm_t,
+    peer: c_int,
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    stage: cuda::CUdeviceptr,
+    patience: Duration,
+}
+
+// SAFETY: one thread at a time uses a communicator, and binds the context first.
+unsafe impl Send for Comm {}
+
+fn failed(what: &str, why: impl std::fmt::Display) -> io::Error {
+    io::Error::other(format!("{what}: {why}"))
+}
+
+/// What the library says of a result that is neither success nor under way.
+fn check(what: &str, result: sys::ncclResult_t) -> io::Result<()> {
+    match result {
+        sys::ncclResult_t::ncclSuccess | sys::ncclResult_t::ncclInProgress => Ok(()),
+        other => {
+            // SAFETY: the library gives a static, terminated text for every result.
+            let text = unsafe { CStr::from_ptr(sys::ncclGetErrorString(other)) };
+            Err(failed(what, text.to_string_lossy()))
+        }
+    }
+}
+
+/// A new text of this kind.
+pub(crate) fn id() -> io::Result<[u8; ID]> {
+    let mut id = sys::ncclUniqueId { internal: [0; ID] };
+    // SAFETY: the call fills the text in.
+    check("ncclGetUniqueId", unsafe { sys::ncclGetUniqueId(&raw mut id) })?;
+    Ok(id.internal.map(|byte| byte as u8))
+}
+
+impl Comm {
+    /// Meets the other rank on a device.
+    ///
+    /// # Errors
+    /// If there is no such device, no memory on it, or the other does not come within `patience`.
+    pub(crate) fn meet(device: usize, id: &[u8; ID], rank: c_int, patience: Duration) -> io::Result<Self> {
+        let context = CudaContext::new(device).map_err(|error| failed(&format!("device {device}"), error))?;
+        let stream = context.new_stream().map_err(|error| failed("stream", error))?;
+        // SAFETY: the context was just bound to this thread.
+        let stage = unsafe { result::malloc_sync(STAGE) };
+        let stage = stage.map_err(|error| failed(&format!("{STAGE} bytes on device {device}"), error))?;
+        let comm = std::ptr::null_mut();
+        let mut this = Self { comm, peer: 1 - rank, context, stream, stage, patience };
+        let mut config = sys::ncclConfig_t {
+            size: size_of::<sys::ncclConfig_t>(),
+            magic: MAGIC,
+            version: VERSION,
+            blocking: 0,
+            cgaClusterSize: UNSET,
+            minCTAs: UNSET,
+            maxCTAs: UNSET,
+            netName: std::ptr::null(),
+            splitShare: UNSET,
+        };
+        let id = sys::ncclUniqueId { internal: id.map(|byte| byte as _) };
+        // SAFETY: the arguments live through the call, which copies them.
+        let begun = unsafe { sys::ncclCommInitRankConfig(&raw mut this.comm, 2, id, rank, &raw mut config) };
+        check("ncclCommInitRankConfig", begun)?;
+        this.settle("the other end", &|| true)?;
+        Ok(this)
+    }
+
+    fn bind(&self) -> io::Result<()> {
+        self.context.bind_to_thread().map_err(|error| failed("context", error))
+    }
+
+    /// Waits until the library has taken what it was given.
+    fn settle(&self, what: &str, wanted: &dyn Fn() -> bool) -> io::Result<()> {
+        self.follow(what, wanted, &|| {
+            let mut state = sys::ncclResult_t::ncclSuccess;
+            // SAFETY: the communicator is live, and the state is written.
+            check("ncclCommGetAsyncError", unsafe { sys::ncclCommGetAsyncError(self.comm, &raw mut state) })?;
+            check(what, state)?;
+            Ok(state == sys::ncclResult_t::ncclSuccess)
+        })
+    }
+
+    /// Waits until the device has done all of it.
+    pub(crate) fn finish(&self, what: &str, wanted: &dyn Fn() -> bool) -> io::Result<()> {
+        self.bind()?;
+        self.follow(what, wanted, &|| {
+            // SAFETY: the stream is live.
+            match unsafe { cuda::cuStreamQuery(self.stream.cu_stream()) } {
+                cuda::CUresult::CUDA_SUCCESS => Ok(true),
+                cuda::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+                other => Err(failed(what, format!("{other:?}"))),
+            }
+        })
+    }
+
+    fn follow(
+        &self,
+        what: &str,
+        wanted: &dyn Fn() -> bool,
+        done: &dyn Fn() -> io::Result<bool>,
+    ) -> io::Result<()> {
+        let start = Instant::now();
+        while !done()? {
+            if start.elapsed() > self.patience {
+                return Err(failed(what, format!("no end after {:.1} s", start.elapsed().as_secs_f32())));
+            }
+            if !wanted() {
+                return Err(failed(what, "its room was closed"));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Copies host memory into the buffer, one part behind the other.
+    ///
+    /// # Safety
+    /// The parts are readable, and together no longer than the buffer.
+    pub(crate) unsafe fn load(&self, parts: &[(*const u8, usize)]) -> io::Result<()> {
+        self.bind()?;
+        let mut at = self.stage;
+        for (from, len) in parts {
+            // SAFETY: the caller's contract; the copy has ended before this function returns.
+            let bytes = unsafe { std::slice::from_raw_parts(*from, *len) };
+            // SAFETY: the buffer has room for the parts.
+            let copied = unsafe { result::memcpy_htod_async(at, bytes, self.stream.cu_stream()) };
+            copied.map_err(|error| failed("copy to the device", error))?;
+            at += *len as u64;
+        }
+        self.stream.synchronize().map_err(|error| failed("copy to the device", error))
+    }
+
+    /// Copies the buffer into host memory, one part behind the other.
+    ///
+    /// # Safety
+    /// The parts are writable, and together no longer than the buffer.
+    pub(crate) unsafe fn store(&self, parts: impl Iterator<Item = (*mut u8, usize)>) -> io::Result<()> {
+        self.bind()?;
+        let mut at = self.stage;
+        for (to, len) in parts {
+            // SAFETY: the caller's contract; the copy has ended before this function returns.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(to, len) };
+            // SAFETY: the buffer holds the parts.
+            let copied = unsafe { result::memcpy_dtoh_async(bytes, at, self.stream.cu_stream()) };
+            copied.map_err(|error| failed("copy from the device", error))?;
+            at += len as u64;
+        }
+        self.stream.synchronize().map_err(|error| failed("copy from the device", error))
+    }
+
+    /// Moves parts of these lengths between the buffers of both ends, as one group: out of this one if `out`. Returns when the
+    /// library has taken them.
+    pub(crate) fn exchange(&self, lens: &[usize], out: bool, wanted: &dyn Fn() -> bool) -> io::Result<()> {
+        if lens.iter().sum::<usize>() > STAGE {
+            return Err(failed("frame", format!("it is longer than {STAGE} bytes")));
+        }
+        self.bind()?;
+        let stream = self.stream.cu_stream().cast();
+        let kind = sys::ncclDataType_t::ncclUint8;
+        // SAFETY: parts lie inside the buffer, which lives until the communicator has ended; what begins here ends here.
+        unsafe {
+            check("ncclGroupStart", sys::ncclGroupStart())?;
+            let mut at = self.stage;
+            let mut taken = Ok(());
+            for len in lens {
+                let place = std::ptr::with_exposed_provenance_mut::<c_void>(at as usize);
+                let result = match out {
+                    true => sys::ncclSend(place, *len, kind, self.peer, self.comm, stream),
+                    false => sys::ncclRecv(place, *len, kind, self.peer, self.comm, stream),
+                };
+                taken = taken.and_then(|()| check(if out { "ncclSend" } else { "ncclRecv" }, result));
+                at += *len as u64;
+            }
+            check("ncclGroupEnd", sys::ncclGroupEnd())?;
+            taken?;
+        }
+        self.settle("ncclGroupEnd", wanted)
+    }
+}
+
+impl Drop for Comm {
+    fn drop(&mut self) {
+        // Nothing can be done about a context that is no more; memory of it is gone as well.
+        if self.bind().is_err() {
+            return;
+        }
+        // SAFETY: both are live, and used no more. Abort also ends what waits for a peer that is gone.
+        unsafe {
+            if !self.comm.is_null() {
+                sys::ncclCommAbort(self.comm);
+            }
+            let _ = self.stream.synchronize();
+            let _ = result::free_sync(self.stage);
+        }
+    }
+}
