@@ -231,14 +231,14 @@ struct FakeDecode {
 }
 
 impl FakeDecode {
-    fn new(api: &pair::Api) -> Self {
+    fn new(api: &pair::Api, prefill: &Engine) -> Self {
         let (send, events) = unbounded();
         let group = Group::new(GROUP, move |event| drop(send.send(event)));
         let patience = Patience { bootstrap: Duration::from_secs(5) };
         let place = [(api.address.ip().to_string(), api.address.port())];
         let mut side = DecodeSide::new("fake", patience, |_| true).in_group(Arc::clone(&group), &place);
         side.look_for_members();
-        wait_for("the fake is connected", || !group.here().is_empty());
+        wait_for("the fake is connected", || !group.here().is_empty() && connected(prefill) == 1);
         Self { side: Some(side), group, events }
     }
 
@@ -277,7 +277,7 @@ fn a_member_that_dies_before_all_have_kept_takes_all_back() {
         &[Order::Prepare, Order::Commit, Order::Open],
     ];
     for before in deaths {
-        let mut fake = FakeDecode::new(&api);
+        let mut fake = FakeDecode::new(&api, &prefill);
         let id = prefill.swaps().begin(add(CELL, SHM, quick())).expect("begun");
         before.iter().for_each(|order| fake.obey(*order));
         // Without a word: its connection breaks as that of a process that was killed.
@@ -300,15 +300,16 @@ fn a_member_that_dies_before_all_have_kept_takes_all_back() {
 fn a_member_that_does_not_answer_in_time_takes_all_back() {
     let prefill = worker(Role::Prefill, TCP, grouped);
     let api = pair::Api::of(Arc::clone(prefill.registry().unwrap()));
-    let fake = FakeDecode::new(&api);
+    let fake = FakeDecode::new(&api, &prefill);
     let begun = Instant::now();
-    let id = prefill.swaps().begin(add(CELL, SHM, SwapPolicy { prepare_ms: 10, ..quick() })).expect("begun");
+    let policy = SwapPolicy { prepare_ms: 3_000, ..quick() };
+    let id = prefill.swaps().begin(add(CELL, SHM, policy)).expect("begun");
     let (_, message) = fake.next();
     assert!(matches!(message, GroupMessage::Prepare(_)), "{message:?}");
     let record = prefill.swaps().wait(id).expect("a record");
     assert!(begun.elapsed() < Duration::from_secs(60));
     let message = refusal(&record);
-    assert!(message.contains("E-PLUG-"), "{message}");
+    assert!(message.contains("E-PLUG-405 no answer within 18 s from "), "{message}");
     assert_eq!(serving(&prefill, CELL), TCP);
 }
 
@@ -336,6 +337,76 @@ fn probation_takes_both_back() {
         assert_eq!(serving(engine, CELL), TCP);
         assert_eq!(serving(engine, "attention.store@prefill:layers=0"), "attention/cpu-stock");
     }
+}
+
+/// A call that fails after the swap was kept: who notices goes back, and the other with it.
+#[test]
+fn a_swap_that_fails_late_is_taken_back_on_both() {
+    let pair = pair();
+    let none = SwapPolicy { probation: Probation { steps: 0, ..Probation::default() }, ..unchecked() };
+    kept(&swap(&pair.decode, add("attention@prefill", "faulty/attention{fault: error}", none)));
+    kept(&last(&pair.prefill));
+    let request = ask(1, 40, 5);
+    hear(&pair.submit(&request).1).expect("the step is repeated on the table before");
+    let cell = "attention.store@prefill:layers=0";
+    wait_for("both are back", || {
+        [&pair.prefill, &pair.decode].iter().all(|engine| serving(engine, cell) == "attention/cpu-stock")
+    });
+    hear(&pair.submit(&request).1).expect("an answer");
+    pair.assert_quiet();
+}
+
+/// Two prefill and two decode workers, each connected to each of the others' role: a swap asked at any reaches all, once.
+#[test]
+fn a_swap_reaches_workers_behind_others() {
+    let prefill = [worker(Role::Prefill, TCP, grouped), worker(Role::Prefill, TCP, grouped)];
+    let apis = prefill.each_ref().map(|p| pair::Api::of(Arc::clone(p.registry().unwrap())));
+    let places: Vec<_> = apis.iter().map(|api| (api.address.ip().to_string(), api.address.port())).collect();
+    let both = |config: &mut hotseam_engine::EngineConfig| {
+        grouped(config);
+        config.pd.prefill_workers = places.clone();
+    };
+    let decode = [worker(Role::Decode, TCP, both), worker(Role::Decode, TCP, both)];
+    let all: Vec<&Engine> = prefill.iter().chain(&decode).collect();
+    wait_for("all are connected", || all.iter().all(|engine| connected(engine) == 2));
+    for (round, asked) in all.iter().enumerate() {
+        let transport = if round % 2 == 0 { SHM } else { TCP };
+        kept(&swap(asked, add(CELL, transport, quick())));
+        for engine in &all {
+            kept(&last(engine));
+            assert_eq!(
+                (engine.swaps().records().len(), serving(engine, CELL).as_str()),
+                (round + 1, transport)
+            );
+        }
+    }
+    // One of them has a swap of its own: nobody swaps.
+    let long = Probation { steps: 1 << 20, ms: 60_000, idle_ms: 60_000, ..Probation::default() };
+    let busy = SwapPolicy { probation: long, ..unchecked() };
+    decode[1].swaps().begin(add("moe@decode", "moe/cpu-fused-scale", busy)).expect("begun");
+    let message = refusal(&swap(&prefill[0], add(CELL, SHM, quick())));
+    assert!(message.contains("E-PLUG-401"), "{message}");
+    assert!(all.iter().all(|engine| serving(engine, CELL) == TCP));
+    decode[1].swaps().take_back("live", "the test").expect("on probation");
+}
+
+/// A prompt that is kept for a decode worker goes out on the transport that serves when it is fetched.
+#[test]
+fn a_kept_prompt_outlives_a_swap() {
+    let pair = pair();
+    let request = ask(5, 300, 9);
+    let want = hear(&pair.submit(&request).1).unwrap();
+    let mut placed = pair.placed(&request, pair::room());
+    placed.disaggregation.as_mut().unwrap().hold = true;
+    hear(&pair.prefill.submit(placed.clone()).unwrap()).unwrap();
+    kept(&swap(&pair.decode, add(CELL, SHM, quick())));
+    // A layout swap cannot take it along, and says what it waited for.
+    let policy = SwapPolicy { kv: KvPolicy::Recompute, drain_ms: 200, ..quick() };
+    let message = refusal(&swap(&pair.decode, add("indexer", "indexer/cpu-stock{keys: bf16}", policy)));
+    assert!(message.contains("E-PLUG-403"), "{message}");
+    placed.disaggregation.as_mut().unwrap().hold = false;
+    assert_eq!(hear(&pair.decode.submit(placed).unwrap()), Ok(want));
+    pair.assert_quiet();
 }
 
 /// A layout changes on both, while answers go on: those of one layout end before those of the other are asked for.

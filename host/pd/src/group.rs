@@ -134,6 +134,11 @@ pub enum GroupEvent {
     },
 }
 
+/// Text of another process as it may be shown to people: without control characters, of `most` characters at most.
+pub fn shown(text: &str, most: usize) -> String {
+    text.chars().filter(|c| !c.is_control()).take(most).collect()
+}
+
 type Way = Box<dyn Fn(GroupMessage) -> bool + Send>;
 
 struct Mate {

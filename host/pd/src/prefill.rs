@@ -1,6 +1,6 @@
 //! The control listener of a prefill worker.
 
-use crate::group::{Group, GroupMessage, Membership};
+use crate::group::{Group, GroupMessage, Membership, shown};
 use crate::message::{Reserve, ToDecode, ToPrefill, VERSION, WireError, read, write};
 use crate::{COMPONENTS, Fingerprint};
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -204,7 +204,7 @@ fn serve(shared: &Shared, stream: &TcpStream) -> Result<(), WireError> {
         move || forward(&replies, &stream)
     })?;
     let member = group.map(|group| {
-        let worker: String = worker.chars().take(80).collect();
+        let worker = shown(&worker, 80);
         let from =
             stream.peer_addr().map_or_else(|_| "nowhere".to_owned(), |address| address.ip().to_string());
         let reply = reply.clone();

@@ -287,9 +287,15 @@ impl Runner {
             if self.stopping() || over {
                 trial.set_stage(Stage::Open);
                 self.wake();
+                let what = match trial.of_group {
+                    false => "sequences of the old layout still run",
+                    true => {
+                        "requests of the old layout run, or have KV here that a decode worker has not fetched"
+                    }
+                };
                 let message = format!(
-                    "E-PLUG-403 assignment `{}`: {left} sequences of the old layout still run. expected none after {} ms. The \
-                     old variants stay. Raise drain_ms, or use the policy `recompute`.",
+                    "E-PLUG-403 assignment `{}`: {left} {what}. expected none after {} ms. The old variants stay. Raise drain_ms, \
+                     or use the policy `recompute`.",
                     plan.assignment, trial.policy.drain_ms
                 );
                 return Err(Refusal { code: Some(403), message });

@@ -6,7 +6,7 @@ use crate::Role;
 use crate::swaps::prepare::Refusal;
 use crate::swaps::run::{Early, Runner};
 use crate::swaps::trial::{Failure, Stage, Trial};
-use hotseam_pd::{GroupMessage, Order, Prepare};
+use hotseam_pd::{GroupMessage, Order, Prepare, shown};
 use hotseam_slots::{Change, KvPolicy, MemberStep, Snapshot, SwapPlan, SwapPolicy, SwapRequest, SwapStage};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -138,8 +138,11 @@ impl Runner {
             return refuse(405, "E-PLUG-405 a list of all rules is a worker's own affair".to_owned());
         }
         let (worker, group) = (book.name(peer), book.group.name());
-        let who: String =
-            format!("swap group `{group}`, worker {worker}, for {}", asked.who).chars().take(300).collect();
+        if self.slots.snapshot(&asked.assignment).is_none() {
+            let message = format!("there is no assignment `{}` here", shown(&asked.assignment, 64));
+            return refuse(0, message);
+        }
+        let who = shown(&format!("swap group `{group}`, worker {worker}, for {}", asked.who), 300);
         let peers = PeerSwap { who: &who, assignment: &asked.assignment, change: &change, policy: &policy };
         if let Err(message) = book.allows(&peers) {
             return refuse(405, message);
@@ -183,7 +186,7 @@ impl Runner {
         let assignment = &part.request.assignment;
         let end = plan.as_ref().map(|plan| Arc::clone(plan.to())).or_else(|| self.slots.snapshot(assignment));
         let Some(end) = end else {
-            return Err(no_code(format!("there is no assignment `{assignment}` here")));
+            return Err(no_code(format!("assignment `{assignment}` was removed meanwhile")));
         };
         if let Some(difference) = goal.difference(&book.goal(&end), book.role) {
             let message = format!(

@@ -16,7 +16,7 @@ mod waits;
 use crate::Role;
 use crate::disagg::fingerprint;
 use hotseam_model::Model;
-use hotseam_pd::{Fingerprint, Group, GroupEvent, GroupMessage, ServedWith};
+use hotseam_pd::{Fingerprint, Group, GroupEvent, GroupMessage, ServedWith, shown};
 use hotseam_slots::{Change, Slots, Snapshot, SwapPolicy};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -197,7 +197,7 @@ fn differences(own: &[ServedWith], other: &[ServedWith]) -> Vec<String> {
         let Some(there) = other.iter().find(|there| there.assignment == here.assignment) else { continue };
         let name = &here.assignment;
         if here.transport != there.transport {
-            let theirs: String = there.transport.chars().take(80).collect();
+            let theirs = shown(&there.transport, 80);
             found.push(format!("{name}: transport {} here, {theirs} there", here.transport));
         }
         if here.layout != there.layout {

@@ -3,7 +3,7 @@
 use super::node::Node;
 use crate::swaps::run::Runner;
 use crate::swaps::trial::Failure;
-use hotseam_pd::{GroupEvent, GroupMessage, Order};
+use hotseam_pd::{GroupEvent, GroupMessage, Order, shown};
 use hotseam_slots::{MemberStep, SwapStage};
 
 /// Workers behind another one that are told of, at most.
@@ -56,7 +56,7 @@ impl Runner {
                 None => self.follow(peer, *prepare),
             },
             GroupMessage::Order { swap, order, code, message } => {
-                let message = message.chars().take(600).collect();
+                let message = shown(&message, 600);
                 let done = self.with_node(|node| {
                     (node.swap == swap).then(|| node.ask(peer, order, Failure { code, message }))
                 });
@@ -70,7 +70,7 @@ impl Runner {
                 if node.swap != swap {
                     return Vec::new();
                 }
-                let behind = members.iter().take(MOST_BEHIND).map(|name| name.chars().take(120).collect());
+                let behind = members.iter().take(MOST_BEHIND).map(|name| shown(name, 120));
                 let who = node.done(peer, order, behind.collect());
                 let Some(step) = step(order) else { return Vec::new() };
                 who.into_iter().map(|worker| SwapStage::Member { worker, step, message: None }).collect()

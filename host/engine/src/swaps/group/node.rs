@@ -1,7 +1,7 @@
 //! What a worker knows of a swap of its group: who asks it, whom it has asked, and how far those are.
 
 use crate::swaps::trial::Failure;
-use hotseam_pd::Order;
+use hotseam_pd::{Order, shown};
 use hotseam_slots::{MemberStep, SwapStage};
 
 /// A worker that this one has asked.
@@ -146,7 +146,7 @@ impl Node {
     /// A worker below has failed. Steps are not expected of it any more, except to go back.
     pub(super) fn failed(&mut self, peer: u64, group: &str, code: u16, message: &str) -> Option<SwapStage> {
         let below = self.below.iter_mut().find(|below| below.peer == peer)?;
-        let (worker, message): (_, String) = (below.worker.clone(), message.chars().take(600).collect());
+        let (worker, message) = (below.worker.clone(), shown(message, 600));
         let text = format!("worker {worker} of swap group `{group}`: {message}");
         self.fail(Failure { code, message: text });
         Some(SwapStage::Member { worker, step: MemberStep::Failed, message: Some(message) })

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 impl Runner {
     /// The next step that is asked of a worker that follows.
     pub(super) fn next_order(&self, policy: &SwapPolicy) -> Result<Order, Failure> {
-        let limit = Duration::from_millis(policy.prepare_ms + policy.drain_ms) + 2 * PATIENCE;
+        let limit = Duration::from_millis(policy.prepare_ms.saturating_add(policy.drain_ms)) + 2 * PATIENCE;
         let start = Instant::now();
         loop {
             self.check()?;
