@@ -243,6 +243,12 @@ impl Config {
                 at_key: false,
             });
         }
+        self.disaggregation.check_group().map_err(|(field, message, hint)| Fault {
+            path: FieldPath(["disaggregation", field].map(|key| Step::Key(key.to_owned())).to_vec()),
+            message,
+            hint: Some(hint.to_owned()),
+            at_key: false,
+        })?;
         let Some(bisect) = &self.bisect else { return Ok(()) };
         self.check_sizes(bisect)?;
         for (field, name) in [("good", &bisect.good), ("bad", &bisect.bad)] {

@@ -6,11 +6,11 @@ use crate::provenance::{self, Origin};
 use crate::request::{Handle, Request};
 use crate::scheduler::{Pair, Scheduler};
 use crate::sequence::Ticket;
-use crate::swaps::{Ends, Swaps};
+use crate::swaps::{Book, Ends, Mates, Swaps};
 use crate::{EngineConfig, EngineError, KvMap, Role, SubmitError};
 use crossbeam_channel::{Sender, bounded, unbounded};
 use hotseam_model::Model;
-use hotseam_pd::{DecodeSide, Patience, PrefillSide, Rank, Registry};
+use hotseam_pd::{DecodeSide, Group, Patience, PrefillSide, Rank, Registry};
 use hotseam_slots::Slots;
 use serde::Serialize;
 use std::path::Path;
@@ -36,6 +36,8 @@ pub(crate) enum Incoming {
 #[derive(Debug, Default)]
 pub(crate) struct Published {
     pub(crate) step: AtomicU64,
+    /// Turns of the loop that have begun.
+    pub(crate) turn: AtomicU64,
     pub(crate) running: AtomicUsize,
     pub(crate) waiting: AtomicUsize,
     pub(crate) free_pages: AtomicUsize,
@@ -54,6 +56,11 @@ pub(crate) struct Published {
 }
 
 impl Published {
+    /// Whether the engine thread runs.
+    pub(crate) fn is_running(&self) -> bool {
+        !self.stopped.load(Ordering::Relaxed)
+    }
+
     /// Keeps what the last audited hand-off brought.
     pub(crate) fn show_map(&self, map: KvMap) {
         *self.kv_map.lock().unwrap_or_else(|e| e.into_inner()) = Some(map);
@@ -115,7 +122,12 @@ impl Engine {
         let published = Arc::new(Published::default());
         published.total_pages.store(config.total_pages(), Ordering::Relaxed);
         published.free_pages.store(config.total_pages(), Ordering::Relaxed);
-        let (pair, control) = Self::pair(&config)?;
+        let mates = config.pd.swap_group.as_deref().filter(|_| config.role != Role::Single).map(|name| {
+            let (heard, events) = unbounded();
+            // Whoever would hear it is gone when the engine is.
+            (Group::new(name, move |event| drop(heard.send(event))), events)
+        });
+        let (pair, control) = Self::pair(&config, mates.as_ref().map(|(group, _)| group))?;
         let registry = control.as_ref().map(|control| Arc::new(registry(&config, control, &model, &slots)));
         let ends = Ends::new();
         let thread = std::thread::Builder::new().name("engine".into()).spawn({
@@ -127,7 +139,12 @@ impl Engine {
         if settings.state_dir.is_none() {
             settings.state_dir = slots.registry().loader().state_dir().map(Path::to_owned);
         }
-        let swaps = Swaps::start(ends, &slots, &published, requests.clone(), settings)?;
+        let mates = mates.map(|(group, events)| {
+            let (owner, of) = (settings.owner.clone(), (Arc::clone(&model), config.index_topk));
+            let book = Book::new(group, owner, config.role, of, Arc::clone(&slots));
+            Mates { book: Arc::new(book), events }
+        });
+        let swaps = Swaps::start(ends, &slots, &published, requests.clone(), settings, mates)?;
         let shared = Shared {
             requests: Mutex::new(Some(requests)),
             published,
@@ -143,21 +160,29 @@ impl Engine {
     }
 
     /// What the engine thread has of other workers, and the control listener of a prefill worker.
-    fn pair(config: &EngineConfig) -> Result<(Pair, Option<PrefillSide>), EngineError> {
-        let worker = format!("hotseam {}", std::process::id());
+    fn pair(
+        config: &EngineConfig,
+        group: Option<&Arc<Group>>,
+    ) -> Result<(Pair, Option<PrefillSide>), EngineError> {
+        let worker = config.swap.owner.clone();
         match config.role {
             Role::Single => Ok((Pair::None, None)),
             Role::Prefill => {
                 let (send, events) = unbounded();
                 let address = config.pd.listen;
-                let control = PrefillSide::start(address, &worker, move |event| send.send(event).is_ok());
+                let control = PrefillSide::start(address, &worker, group.cloned(), move |event| {
+                    send.send(event).is_ok()
+                });
                 let control = control.map_err(|source| EngineError::Control { address, source })?;
                 Ok((Pair::prefill(events), Some(control)))
             }
             Role::Decode => {
                 let (send, events) = unbounded();
                 let patience = Patience { bootstrap: config.pd.bootstrap_timeout };
-                let side = DecodeSide::new(&worker, patience, move |event| send.send(event).is_ok());
+                let mut side = DecodeSide::new(&worker, patience, move |event| send.send(event).is_ok());
+                if let Some(group) = group {
+                    side = side.in_group(Arc::clone(group), &config.pd.prefill_workers);
+                }
                 Ok((Pair::decode(side, events), None))
             }
         }
@@ -333,7 +358,7 @@ impl Engine {
 
     /// Whether the engine takes requests.
     pub fn is_running(&self) -> bool {
-        !self.shared.published.stopped.load(Ordering::Relaxed)
+        self.shared.published.is_running()
     }
 
     /// The model it serves.

@@ -34,4 +34,4 @@ pub use guard::{GuardReport, Violation, ViolationKind};
 pub use hotseam_kv::PAGE_TOKENS;
 pub use provenance::Origin;
 pub use request::{Bootstrap, Event, FinishReason, Handle, Request, Sampling, StopToken};
-pub use swaps::{SwapError, SwapSettings, Swaps};
+pub use swaps::{GroupView, MemberView, PeerSwap, SwapError, SwapSettings, Swaps};

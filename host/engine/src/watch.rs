@@ -132,18 +132,30 @@ impl Watch {
         self.trial.as_ref().filter(|t| t.from.name() == assignment && t.is(stage))
     }
 
+    /// The tables before and after a swap of the group, while it lasts: requests of either may come.
+    pub(crate) fn of_group(&self, assignment: &str) -> Option<[&Arc<Snapshot>; 2]> {
+        let trial = self.trial.as_ref().filter(|t| t.of_group && t.from.name() == assignment)?;
+        Some([&trial.from, &trial.to])
+    }
+
     /// Whether an assignment admits no requests.
     pub(crate) fn drains(&self, assignment: &str) -> bool {
         self.trial_of(assignment, Stage::Drain).is_some()
     }
 
-    /// Tells the trial how many requests of its assignment run, and whether any waits.
-    pub(crate) fn report(&self, turn: u64, running: impl Fn(&str) -> usize, waits: impl Fn(&str) -> bool) {
+    /// Tells the trial how many requests of its assignment run, whether any waits, and how many a drain is to wait for.
+    pub(crate) fn report(
+        &self,
+        turn: u64,
+        running: impl Fn(&str) -> usize,
+        waits: impl Fn(&str) -> bool,
+        left: impl Fn(&Trial) -> usize,
+    ) {
         let Some(trial) = &self.trial else { return };
-        let left = running(trial.from.name());
-        trial.idle.store(left == 0 && !waits(trial.from.name()), Ordering::Relaxed);
+        let name = trial.from.name();
+        trial.idle.store(running(name) == 0 && !waits(name), Ordering::Relaxed);
         if trial.is(Stage::Drain) {
-            trial.left.store(left, Ordering::Relaxed);
+            trial.left.store(left(trial), Ordering::Relaxed);
             trial.drained_at.store(turn, Ordering::Release);
         }
     }
@@ -206,8 +218,7 @@ impl Watch {
                 if Arc::ptr_eq(&before, table) || !differs(&before) {
                     return None;
                 }
-                let (assignment, bad) = (table.name().to_owned(), Arc::clone(table));
-                self.link.report(Fault { assignment, bad, failure: failure.clone() });
+                self.link.report(Fault { bad: Arc::clone(table), failure: failure.clone() });
                 before
             }
         };

@@ -59,7 +59,7 @@ impl FakePrefill {
     fn new() -> Self {
         let (send, events) = unbounded();
         let listen = "127.0.0.1:0".parse().unwrap();
-        let side = PrefillSide::start(listen, "fake", move |event| send.send(event).is_ok()).unwrap();
+        let side = PrefillSide::start(listen, "fake", None, move |event| send.send(event).is_ok()).unwrap();
         let registry = Arc::new(Registry::default());
         registry.put(Rank::only("127.0.0.1".into(), side.address().port(), 256, "kv_f32".into()));
         Self { side: Some(side), events, api: Api::of(registry) }

@@ -1,6 +1,7 @@
 //! A decode worker's connections to prefill workers.
 
 use crate::Fingerprint;
+use crate::group::{Group, GroupMessage, Membership};
 use crate::http;
 use crate::message::{Done, Reserve, ToDecode, ToPrefill, VERSION, WireError, read, write};
 use crate::prefill::{LOOK, SILENCE, Sink, next};
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 const MOST_LINKS: usize = 256;
 /// How often a connection says that it lives.
 const PING: Duration = Duration::from_secs(2);
+/// Between two looks for members of a swap group that are not connected.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Between two attempts to reach a worker.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The registry's answer when all ranks are meant, and the rank of a worker that has one.
@@ -44,20 +47,40 @@ pub enum DecodeEvent {
         /// What happened and what to do.
         message: String,
     },
+    /// A room is to be asked for once more, on what this worker then serves with.
+    Again {
+        /// The room.
+        room: u64,
+    },
 }
 
 enum Command {
     Reserve { fingerprint: Arc<Fingerprint>, reserve: Box<Reserve> },
     Abort { room: u64, reason: String },
+    Group(GroupMessage),
 }
 
 /// Connections to prefill workers, made when they are first named. They end when this is dropped.
 pub struct DecodeSide {
+    own: Own,
+    links: HashMap<Place, Link>,
+    /// When members of the group that are not connected were last looked for.
+    looked: Option<Instant>,
+}
+
+/// Host and port of a prefill worker's API.
+type Place = (String, u16);
+
+/// What every connection has of this worker.
+#[derive(Clone)]
+struct Own {
     worker: String,
     patience: Patience,
     sink: Sink<DecodeEvent>,
     stop: Arc<AtomicBool>,
-    links: HashMap<(String, u16), Link>,
+    group: Option<Arc<Group>>,
+    /// Members of the group that are to be connected as long as they live.
+    members: Arc<Mutex<HashSet<Place>>>,
 }
 
 struct Link {
@@ -72,8 +95,39 @@ impl DecodeSide {
         patience: Patience,
         sink: impl Fn(DecodeEvent) -> bool + Send + Sync + 'static,
     ) -> Self {
-        let (sink, stop) = (Arc::new(sink), Arc::default());
-        Self { worker: worker.to_owned(), patience, sink, stop, links: HashMap::new() }
+        let own = Own {
+            worker: worker.to_owned(),
+            patience,
+            sink: Arc::new(sink),
+            stop: Arc::default(),
+            group: None,
+            members: Arc::default(),
+        };
+        Self { own, links: HashMap::new(), looked: None }
+    }
+
+    /// In a swap group: prefill workers that are in it too become members of it. Those in `expected` are connected from the
+    /// start, others once a request has named them; who of them goes is looked for until it is back.
+    pub fn in_group(mut self, group: Arc<Group>, expected: &[(String, u16)]) -> Self {
+        expected.iter().for_each(|(host, port)| group.expect(&format!("{host}:{port}")));
+        lock(&self.own.members).extend(expected.iter().cloned());
+        self.own.group = Some(group);
+        self
+    }
+
+    /// Looks for members of the group that are not connected, now and then. To be called often.
+    pub fn look_for_members(&mut self) {
+        if self.own.group.is_none() || self.looked.is_some_and(|looked| looked.elapsed() < AGAIN) {
+            return;
+        }
+        self.looked = Some(Instant::now());
+        let gone = |place: &&Place| self.links.get(*place).is_none_or(|link| link.thread.is_finished());
+        let gone: Vec<Place> = lock(&self.own.members).iter().filter(gone).cloned().collect();
+        for place in gone {
+            if let Err(error) = self.link(place, None) {
+                tracing::warn!(%error, "no connection for a member of the swap group");
+            }
+        }
     }
 
     /// Asks the prefill worker whose registry is at `host:port` for the KV of a room. What comes of it is an event.
@@ -82,7 +136,7 @@ impl DecodeSide {
         if let Err(error) = self.tell(host, port, Command::Reserve { fingerprint, reserve }) {
             let (code, message) =
                 ("E-PD-BOOTSTRAP".to_owned(), format!("no connection to {host}:{port}: {error}"));
-            (self.sink)(DecodeEvent::Failed { room, code, message });
+            (self.own.sink)(DecodeEvent::Failed { room, code, message });
         }
     }
 
@@ -103,26 +157,32 @@ impl DecodeSide {
             },
             None => command,
         };
+        self.link(key, Some(command))
+    }
+
+    /// Starts a connection, with the first that it is to say.
+    fn link(&mut self, place: Place, first: Option<Command>) -> io::Result<()> {
         self.links.retain(|_, link| !link.thread.is_finished());
         if self.links.len() >= MOST_LINKS {
             return Err(io::Error::other(format!("{MOST_LINKS} prefill workers are connected")));
         }
         let (commands, received) = unbounded();
+        if let Some(command) = first {
+            // Its receiver is here.
+            let _ = commands.send(command);
+        }
         let thread = std::thread::Builder::new().name("pd-prefill".into()).spawn({
-            let (worker, patience, key) = (self.worker.clone(), self.patience, key.clone());
-            let (sink, stop) = (Arc::clone(&self.sink), Arc::clone(&self.stop));
-            move || run(&worker, patience, &key, &received, &sink, &stop)
+            let (own, place, way) = (self.own.clone(), place.clone(), commands.clone());
+            move || run(&own, &place, (way, &received))
         })?;
-        // The thread was just started and has the receiver.
-        let _ = commands.send(command);
-        self.links.insert(key, Link { commands, thread });
+        self.links.insert(place, Link { commands, thread });
         Ok(())
     }
 }
 
 impl Drop for DecodeSide {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
+        self.own.stop.store(true, Ordering::Release);
         for (_, link) in self.links.drain() {
             drop(link.commands);
             // A panic of it was printed.
@@ -134,32 +194,36 @@ impl Drop for DecodeSide {
 /// Rooms whose end was not reported.
 type Rooms = Arc<Mutex<HashSet<u64>>>;
 
-fn lock(rooms: &Rooms) -> MutexGuard<'_, HashSet<u64>> {
-    rooms.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves one prefill worker until the way to it breaks; the next reservation starts another.
-fn run(
-    worker: &str,
-    patience: Patience,
-    (host, port): &(String, u16),
-    commands: &Receiver<Command>,
-    sink: &Sink<DecodeEvent>,
-    stop: &Arc<AtomicBool>,
-) {
-    let place = format!("prefill worker {host}:{port}");
+/// Serves one prefill worker until the way to it breaks; the next reservation starts another. `way` leads to `commands`.
+fn run(own: &Own, place: &Place, (way, commands): (Sender<Command>, &Receiver<Command>)) {
+    let (host, port) = place;
+    let name = format!("prefill worker {host}:{port}");
     let rooms = Rooms::default();
-    let (code, message) = match open(worker, patience, host, *port, stop) {
-        Err(message) => ("E-PD-BOOTSTRAP", format!("{place}: {message}")),
-        Ok(stream) => {
-            let error = talk(&stream, commands, &rooms, sink, stop);
+    let (code, message) = match open(own, host, *port, commands) {
+        Err(message) => ("E-PD-BOOTSTRAP", format!("{name}: {message}")),
+        Ok((stream, in_group)) => {
+            let group = own.group.as_ref().filter(|_| in_group);
+            let member = group.map(|group| {
+                lock(&own.members).insert(place.clone());
+                group.join(format!("{host}:{port}"), move |m| way.send(Command::Group(m)).is_ok())
+            });
+            let left = member.as_ref().map(Membership::left);
+            let error = talk(own, &stream, commands, &rooms, member);
+            if left.is_some_and(|left| left.load(Ordering::Acquire)) {
+                lock(&own.members).remove(place);
+            }
             let _ = stream.shutdown(std::net::Shutdown::Both);
             let why =
                 error.err().map_or_else(|| "it closed the connection".to_owned(), |error| error.to_string());
-            ("E-PD-PEER", format!("{place} is gone: {why}"))
+            ("E-PD-PEER", format!("{name} is gone: {why}"))
         }
     };
-    let fail = |room| sink(DecodeEvent::Failed { room, code: code.to_owned(), message: message.clone() });
+    let fail =
+        |room| (own.sink)(DecodeEvent::Failed { room, code: code.to_owned(), message: message.clone() });
     let open: Vec<u64> = lock(&rooms).drain().collect();
     open.into_iter().for_each(|room| {
         fail(room);
@@ -172,22 +236,18 @@ fn run(
     }
 }
 
-/// A control connection: asks the registry where, and says hello there. Tries again until the patience is over.
-fn open(
-    worker: &str,
-    patience: Patience,
-    host: &str,
-    port: u16,
-    stop: &AtomicBool,
-) -> Result<TcpStream, String> {
-    let end = Instant::now() + patience.bootstrap;
+/// A control connection: asks the registry where, and says hello there; beside it stands whether both are in one group. Tries
+/// again until the patience is over, or for nobody who waits once.
+fn open(own: &Own, host: &str, port: u16, commands: &Receiver<Command>) -> Result<(TcpStream, bool), String> {
+    let end = Instant::now() + own.patience.bootstrap;
     loop {
         let left = end.saturating_duration_since(Instant::now()).max(PAUSE);
-        let (why, again) = match attempt(worker, host, port, left) {
-            Ok(stream) => return Ok(stream),
+        let (why, again) = match attempt(own, host, port, left) {
+            Ok(open) => return Ok(open),
             Err(failed) => failed,
         };
-        if !again || Instant::now() + PAUSE >= end || stop.load(Ordering::Acquire) {
+        let over = Instant::now() + PAUSE >= end || commands.is_empty() || own.stop.load(Ordering::Acquire);
+        if !again || over {
             return Err(why);
         }
         std::thread::sleep(PAUSE);
@@ -195,7 +255,7 @@ fn open(
 }
 
 /// One attempt. Beside the reason of a failure stands whether another may do better.
-fn attempt(worker: &str, host: &str, port: u16, left: Duration) -> Result<TcpStream, (String, bool)> {
+fn attempt(own: &Own, host: &str, port: u16, left: Duration) -> Result<(TcpStream, bool), (String, bool)> {
     let ask = |path: &str| {
         let limit = left.min(SILENCE);
         http::get(host, port, path, limit).map_err(|error| (format!("its bootstrap registry: {error}"), true))
@@ -226,35 +286,40 @@ fn attempt(worker: &str, host: &str, port: u16, left: Duration) -> Result<TcpStr
     stream.set_read_timeout(Some(SILENCE)).map_err(io)?;
     stream.set_write_timeout(Some(SILENCE)).map_err(io)?;
     let wire = |error: WireError| (format!("its control port {ip}:{rank_port}: {error}"), true);
-    write(&mut &stream, &ToPrefill::Hello { version: VERSION, worker: worker.to_owned() }).map_err(wire)?;
-    match read(&mut &stream).map_err(wire)? {
-        ToDecode::Welcome { .. } => {}
+    let group = own.group.as_ref().map(|group| group.name().to_owned());
+    let hello = ToPrefill::Hello { version: VERSION, worker: own.worker.clone(), group: group.clone() };
+    write(&mut &stream, &hello).map_err(wire)?;
+    let in_group = match read(&mut &stream).map_err(wire)? {
+        ToDecode::Welcome { group: theirs, .. } => group.is_some() && theirs == group,
         ToDecode::Refused { message } => return Err((message, false)),
         _ => return Err(("its control port answers something else than a welcome".to_owned(), false)),
-    }
+    };
     stream.set_read_timeout(Some(LOOK)).map_err(io)?;
-    Ok(stream)
+    Ok((stream, in_group))
 }
 
 fn talk(
+    own: &Own,
     stream: &TcpStream,
     commands: &Receiver<Command>,
     rooms: &Rooms,
-    sink: &Sink<DecodeEvent>,
-    stop: &Arc<AtomicBool>,
+    member: Option<Membership>,
 ) -> Result<(), WireError> {
-    let ended = Arc::new(AtomicBool::new(false));
+    let (ended, in_group) = (Arc::new(AtomicBool::new(false)), member.is_some());
     let reader = std::thread::Builder::new().name("pd-done".into()).spawn({
         let stream = stream.try_clone()?;
-        let (rooms, sink, stop, ended) =
-            (Arc::clone(rooms), Arc::clone(sink), Arc::clone(stop), Arc::clone(&ended));
+        let (own, rooms, ended) = (own.clone(), Arc::clone(rooms), Arc::clone(&ended));
         move || {
-            let result = hear(&stream, &rooms, &sink, &stop);
+            let result = hear(&own, &stream, &rooms, member.as_ref());
             ended.store(true, Ordering::Release);
             result
         }
     })?;
     let said = say(stream, commands, rooms, &ended);
+    if in_group && own.stop.load(Ordering::Acquire) {
+        // Without it the others take this worker for one that died.
+        let _ = write(&mut &*stream, &ToPrefill::Group(GroupMessage::Leave));
+    }
     let _ = stream.shutdown(std::net::Shutdown::Both);
     let heard = reader.join().unwrap_or(Err(WireError::Closed));
     match said {
@@ -287,6 +352,7 @@ fn say(
                     write(&mut &*stream, &ToPrefill::Abort { room, reason })?;
                 }
             }
+            Ok(Command::Group(message)) => write(&mut &*stream, &ToPrefill::Group(message))?,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
@@ -299,28 +365,31 @@ fn say(
 }
 
 /// Reads what the prefill worker says.
-fn hear(
-    stream: &TcpStream,
-    rooms: &Rooms,
-    sink: &Sink<DecodeEvent>,
-    stop: &AtomicBool,
-) -> Result<(), WireError> {
+fn hear(own: &Own, stream: &TcpStream, rooms: &Rooms, member: Option<&Membership>) -> Result<(), WireError> {
     let mut from = BufReader::new(stream);
     loop {
-        let event = match next(&mut from, || stop.load(Ordering::Acquire))? {
+        let event = match next(&mut from, || own.stop.load(Ordering::Acquire))? {
             ToDecode::Pong => continue,
+            ToDecode::Group(message) => match member {
+                Some(member) => {
+                    member.heard(message);
+                    continue;
+                }
+                None => return Err(WireError::Malformed("it is in no swap group of this worker".to_owned())),
+            },
             ToDecode::Done(done) => DecodeEvent::Done(done),
             ToDecode::Failed { room, code, message } => DecodeEvent::Failed { room, code, message },
+            ToDecode::Again { room } => DecodeEvent::Again { room },
             ToDecode::Welcome { .. } | ToDecode::Refused { .. } => {
                 return Err(WireError::Malformed("a second welcome".to_owned()));
             }
         };
         let room = match &event {
             DecodeEvent::Done(done) => done.room,
-            DecodeEvent::Failed { room, .. } => *room,
+            DecodeEvent::Failed { room, .. } | DecodeEvent::Again { room } => *room,
         };
         // A room that was given up is not heard of any more.
-        if lock(rooms).remove(&room) && !sink(event) {
+        if lock(rooms).remove(&room) && !(own.sink)(event) {
             return Ok(());
         }
     }

@@ -1,6 +1,6 @@
 //! Messages of the control connection: a length, a checksum, and JSON.
 
-use crate::Fingerprint;
+use crate::{Fingerprint, GroupMessage};
 use hotseam_ops::checksum;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 
 const MAGIC: [u8; 4] = *b"HSPD";
 /// Number of this protocol; both ends have the same.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// Bytes of a message, at most.
 pub const MOST_MESSAGE: usize = 4 << 20;
 /// Components of a hand-off, in the order of their numbers in the plugin contract.
@@ -24,6 +24,9 @@ pub enum ToPrefill {
         version: u32,
         /// Name of the worker, for messages.
         worker: String,
+        /// Its swap group, if it has one.
+        #[serde(default)]
+        group: Option<String>,
     },
     /// A fingerprint that reservations name by its digest.
     Layout(Fingerprint),
@@ -38,6 +41,8 @@ pub enum ToPrefill {
     },
     /// Says that it lives.
     Ping,
+    /// Something about swaps of the group that both workers are in.
+    Group(GroupMessage),
 }
 
 /// Where the KV of a prompt is to go.
@@ -72,6 +77,8 @@ pub enum ToDecode {
     Welcome {
         /// Name of the worker, for messages.
         worker: String,
+        /// The swap group of the hello, if the worker is in it too.
+        group: Option<String>,
     },
     /// Answers the hello of a worker that it does not talk to.
     Refused {
@@ -89,8 +96,15 @@ pub enum ToDecode {
         /// Why.
         message: String,
     },
+    /// A room cannot be served as it was asked for, since a swap is being taken back: ask for it once more.
+    Again {
+        /// The room.
+        room: u64,
+    },
     /// Answers a ping.
     Pong,
+    /// Something about swaps of the group that both workers are in.
+    Group(GroupMessage),
 }
 
 /// What goes beside the KV of a room.

@@ -1,5 +1,6 @@
 //! The control listener of a prefill worker.
 
+use crate::group::{Group, GroupMessage, Membership, shown};
 use crate::message::{Reserve, ToDecode, ToPrefill, VERSION, WireError, read, write};
 use crate::{COMPONENTS, Fingerprint};
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -62,6 +63,7 @@ pub struct PrefillSide {
 
 struct Shared {
     worker: String,
+    group: Option<Arc<Group>>,
     sink: Sink<PrefillEvent>,
     stop: AtomicBool,
     peers: AtomicU64,
@@ -70,13 +72,15 @@ struct Shared {
 }
 
 impl PrefillSide {
-    /// Listens for decode workers, and hands what they say to `sink`. `worker` names this worker in messages.
+    /// Listens for decode workers, and hands what they say to `sink`. `worker` names this worker in messages; those that are
+    /// in `group` too become members of it.
     ///
     /// # Errors
     /// If the address cannot be listened on.
     pub fn start(
         listen: SocketAddr,
         worker: &str,
+        group: Option<Arc<Group>>,
         sink: impl Fn(PrefillEvent) -> bool + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(listen)?;
@@ -84,6 +88,7 @@ impl PrefillSide {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             worker: worker.to_owned(),
+            group,
             sink: Arc::new(sink),
             stop: AtomicBool::new(false),
             peers: AtomicU64::new(0),
@@ -178,8 +183,8 @@ fn serve(shared: &Shared, stream: &TcpStream) -> Result<(), WireError> {
     stream.set_write_timeout(Some(SILENCE))?;
     let stop = || shared.stop.load(Ordering::Acquire);
     let mut from = BufReader::new(stream);
-    let worker = match next(&mut from, stop)? {
-        ToPrefill::Hello { version: VERSION, worker } => worker,
+    let (worker, group) = match next(&mut from, stop)? {
+        ToPrefill::Hello { version: VERSION, worker, group } => (worker, group),
         ToPrefill::Hello { version, .. } => {
             let message =
                 format!("this worker speaks version {VERSION} of the control protocol, found {version}");
@@ -187,7 +192,10 @@ fn serve(shared: &Shared, stream: &TcpStream) -> Result<(), WireError> {
         }
         _ => return Err(WireError::Malformed("the first message is no hello".to_owned())),
     };
-    write(&mut &*stream, &ToDecode::Welcome { worker: shared.worker.clone() })?;
+    // Whoever is not in this worker's group does not learn of it.
+    let group = shared.group.as_ref().filter(|own| group.as_deref() == Some(own.name()));
+    let (own, name) = (shared.worker.clone(), group.map(|group| group.name().to_owned()));
+    write(&mut &*stream, &ToDecode::Welcome { worker: own, group: name })?;
     let peer = shared.peers.fetch_add(1, Ordering::AcqRel) + 1;
     tracing::info!(peer, worker, "decode worker connected");
     let (reply, replies) = unbounded();
@@ -195,19 +203,34 @@ fn serve(shared: &Shared, stream: &TcpStream) -> Result<(), WireError> {
         let stream = stream.try_clone()?;
         move || forward(&replies, &stream)
     })?;
-    let ended = listen(shared, &mut from, peer, &reply);
+    let member = group.map(|group| {
+        let worker = shown(&worker, 80);
+        let from =
+            stream.peer_addr().map_or_else(|_| "nowhere".to_owned(), |address| address.ip().to_string());
+        let reply = reply.clone();
+        group.join(format!("{worker} from {from}"), move |m| reply.send(ToDecode::Group(m)).is_ok())
+    });
+    let ended = listen(shared, &mut from, (peer, member.as_ref()), &reply);
     (shared.sink)(PrefillEvent::Gone { peer });
-    // It ends with the connection, whoever still holds a way back.
-    let _ = stream.shutdown(std::net::Shutdown::Both);
-    let _ = reply.send(ToDecode::Pong);
-    drop(reply);
+    match member.is_some() && stop() {
+        // The last that it writes.
+        true => drop(reply.send(ToDecode::Group(GroupMessage::Leave))),
+        // It ends with the connection, whoever still holds a way back.
+        false => {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+            let _ = reply.send(ToDecode::Pong);
+        }
+    }
+    drop((reply, member));
     let _ = writer.join();
+    let _ = stream.shutdown(std::net::Shutdown::Both);
     ended
 }
 
 /// Writes what the engine answers until the connection breaks.
 fn forward(replies: &Receiver<ToDecode>, stream: &TcpStream) {
     for message in replies {
+        let last = message == ToDecode::Group(GroupMessage::Leave);
         let sent = match write(&mut &*stream, &message) {
             // The message itself is at fault: the room must hear of it.
             Err(WireError::Malformed(why)) => match message {
@@ -221,6 +244,8 @@ fn forward(replies: &Receiver<ToDecode>, stream: &TcpStream) {
         };
         if sent.is_err() {
             let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+        if sent.is_err() || last {
             return;
         }
     }
@@ -229,7 +254,7 @@ fn forward(replies: &Receiver<ToDecode>, stream: &TcpStream) {
 fn listen(
     shared: &Shared,
     from: &mut BufReader<&TcpStream>,
-    peer: u64,
+    (peer, member): (u64, Option<&Membership>),
     reply: &Sender<ToDecode>,
 ) -> Result<(), WireError> {
     let mut layouts: HashMap<u64, Arc<Fingerprint>> = HashMap::new();
@@ -257,6 +282,13 @@ fn listen(
                 PrefillEvent::Reserve { peer, fingerprint, reserve, reply: reply.clone() }
             }
             Ok(ToPrefill::Abort { room, reason }) => PrefillEvent::Abort { peer, room, reason },
+            Ok(ToPrefill::Group(message)) => match member {
+                Some(member) => {
+                    member.heard(message);
+                    continue;
+                }
+                None => return Err(WireError::Malformed("it is in no swap group of this worker".to_owned())),
+            },
             Ok(ToPrefill::Hello { .. }) => return Err(WireError::Malformed("a second hello".to_owned())),
             Err(WireError::Closed) => return Ok(()),
             Err(error) => return Err(error),

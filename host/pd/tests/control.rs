@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 fn hello(version: u32) -> ToPrefill {
-    ToPrefill::Hello { version, worker: "test".into() }
+    ToPrefill::Hello { version, worker: "test".into(), group: None }
 }
 
 fn connect(side: &PrefillSide) -> TcpStream {
@@ -20,9 +20,9 @@ fn connect(side: &PrefillSide) -> TcpStream {
 fn random_bytes_do_no_harm() {
     let (send, events) = unbounded();
     let side =
-        PrefillSide::start("127.0.0.1:0".parse().unwrap(), "p", move |e| send.send(e).is_ok()).unwrap();
+        PrefillSide::start("127.0.0.1:0".parse().unwrap(), "p", None, move |e| send.send(e).is_ok()).unwrap();
     let mut greeting = Vec::new();
-    write(&mut greeting, &hello(1)).unwrap();
+    write(&mut greeting, &hello(2)).unwrap();
     let mut random = fastrand::Rng::with_seed(3);
     for round in 0..200 {
         let mut bytes = if round % 2 == 0 { Vec::new() } else { greeting.clone() };
@@ -45,7 +45,7 @@ fn random_bytes_do_no_harm() {
     }
     // It still serves.
     let mut stream = connect(&side);
-    write(&mut stream, &hello(1)).unwrap();
+    write(&mut stream, &hello(2)).unwrap();
     assert!(matches!(read(&mut stream), Ok(ToDecode::Welcome { .. })));
     write(&mut stream, &ToPrefill::Ping).unwrap();
     assert_eq!(read::<ToDecode>(&mut stream).unwrap(), ToDecode::Pong);
@@ -55,12 +55,12 @@ fn random_bytes_do_no_harm() {
 
 #[test]
 fn another_version_is_told_so() {
-    let side = PrefillSide::start("127.0.0.1:0".parse().unwrap(), "p", |_| true).unwrap();
+    let side = PrefillSide::start("127.0.0.1:0".parse().unwrap(), "p", None, |_| true).unwrap();
     let mut stream = connect(&side);
     write(&mut stream, &hello(99)).unwrap();
     match read(&mut stream).unwrap() {
         ToDecode::Refused { message } => {
-            assert!(message.contains("version 1") && message.contains("99"), "{message}")
+            assert!(message.contains("version 2") && message.contains("99"), "{message}")
         }
         other => panic!("{other:?}"),
     }

@@ -47,7 +47,7 @@ pub use selector::{Scope, Selector, SelectorError};
 pub use slots::{LayoutPolicy, Slots};
 pub use snapshot::{LayerCells, Layout, RemoteCell, Snapshot, TransportCell};
 pub use swap::{
-    Change, CheckDepth, KvPolicy, LayoutMove, Newcomer, Probation, SwapEvent, SwapMarker, SwapPlan,
-    SwapPolicy, SwapRecord, SwapRequest, SwapStage, Verdict, Verdicts, check_conformance,
+    Change, CheckDepth, KvPolicy, LayoutMove, MemberStep, Newcomer, Probation, SwapEvent, SwapMarker,
+    SwapPlan, SwapPolicy, SwapRecord, SwapRequest, SwapStage, Verdict, Verdicts, check_conformance,
 };
 pub use variant::{VariantError, VariantSpec};

@@ -140,6 +140,9 @@ pub(crate) struct SwapHow {
     /// Steps in which the old variants are kept ready to come back; 0 for none.
     #[arg(long, value_name = "STEPS", default_value_t = 32)]
     pub(crate) probation: u32,
+    /// In a swap group: goes on without members that are not connected now.
+    #[arg(long)]
+    pub(crate) without_absent: bool,
 }
 
 /// What becomes of sequences in flight.
@@ -172,9 +175,12 @@ pub(crate) enum Check {
     after_help = "Example:\n  hotseam swap attention@decode attention/cpu-sm120-mma -c configs/quickstart.yaml\n  \
                   hotseam swap moe:class=hash moe/cpu-fused-scale --dry-run\n  \
                   hotseam swap indexer 'indexer/cpu-stock{keys: bf16}' --kv recompute --wait\n  \
-                  hotseam swap '!attention@decode'\n\n\
+                  hotseam swap '!attention@decode'\n  \
+                  hotseam swap kv_transport kv_transport/shm --admin /run/hotseam-prefill.sock\n\n\
                   A selector is seam[.op][@phase][:layers=2-6,8|class=csa]; with a leading ! it goes back to the\n\
-                  variant the cells had first. The swap takes effect at a step boundary; no request fails.\n\n\
+                  variant the cells had first. The swap takes effect at a step boundary; no request fails.\n\
+                  In a swap group (disaggregation.swap_group) a swap of what both ends of a pair must have alike goes\n\
+                  to all connected members, and commits on all or on none.\n\n\
                   Exit codes: 0 done, 1 refused or rolled back, 2 usage."
 )]
 pub(crate) struct SwapArgs {
@@ -205,6 +211,9 @@ pub(crate) struct RollbackArgs {
     /// What becomes of sequences in flight if a KV layout changes back.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) kv: Kv,
+    /// In a swap group: goes on without members that are not connected now.
+    #[arg(long)]
+    pub(crate) without_absent: bool,
     #[command(flatten)]
     pub(crate) assignment: AssignmentArgs,
     #[command(flatten)]

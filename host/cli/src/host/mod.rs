@@ -176,6 +176,8 @@ fn pd(section: &DisaggregationSection) -> PdSettings {
         bootstrap_timeout: Duration::from_secs_f64(section.bootstrap_timeout_seconds),
         waiting_timeout: Duration::from_secs_f64(section.waiting_timeout_seconds),
         hosts: section.hosts.clone(),
+        swap_group: section.swap_group.clone(),
+        prefill_workers: section.prefill_places(),
         audit: section.audit,
     }
 }

@@ -36,6 +36,12 @@ impl Fingerprints {
     }
 }
 
+/// That of a table.
+pub(crate) fn of_table(model: &ModelConfig, index_topk: Option<usize>, table: &Snapshot) -> Fingerprint {
+    let layouts: Vec<LayerLayout> = crate::scheduler::layouts(model, table).collect();
+    describe(model, index_topk, table, &layouts)
+}
+
 fn describe(
     model: &ModelConfig,
     index_topk: Option<usize>,

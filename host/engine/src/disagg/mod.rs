@@ -21,6 +21,10 @@ pub struct PdSettings {
     pub waiting_timeout: Duration,
     /// Hosts that requests may name as prefill workers; empty for any.
     pub hosts: Vec<String>,
+    /// Workers with which this one swaps what both ends of a pair must have alike; `None` for none.
+    pub swap_group: Option<String>,
+    /// Prefill workers (host and port of their API) that a decode worker in a swap group connects to from the start.
+    pub prefill_workers: Vec<(String, u16)>,
     /// Whether hand-offs are audited: destinations poisoned first, and checksums of every item compared. Slow, for finding faults.
     pub audit: bool,
 }
@@ -33,6 +37,8 @@ impl Default for PdSettings {
             bootstrap_timeout: Duration::from_secs(30),
             waiting_timeout: Duration::from_secs(300),
             hosts: Vec::new(),
+            swap_group: None,
+            prefill_workers: Vec::new(),
             audit: false,
         }
     }

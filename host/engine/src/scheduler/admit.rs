@@ -1,6 +1,7 @@
 //! Who comes in, who goes, and who starts again.
 
 use super::{Pair, Scheduler, is_prefill, layouts};
+use crate::Role;
 use crate::prefix;
 use crate::request::FinishReason;
 use crate::sequence::{Sequence, Stage, Ticket};
@@ -69,8 +70,7 @@ impl Scheduler {
         }
         self.expire_waiting();
         while self.running.len() < self.config.max_seqs {
-            let open =
-                |ticket: &Ticket| !self.watch.drains(&ticket.request.assignment) && self.may_start(ticket);
+            let open = |ticket: &Ticket| !self.is_held_back(ticket) && self.may_start(ticket);
             let Some(next) = self.waiting.iter().position(open) else { return };
             let tokens = self.waiting[next].tokens();
             // Prompts that run now take their pages of the decode store only at the hand-off.
@@ -85,6 +85,12 @@ impl Scheduler {
             self.published.waiting.fetch_sub(1, Ordering::Relaxed);
             self.start(ticket);
         }
+    }
+
+    /// Whether a drain keeps a request from starting. A prefill worker goes on with what decode workers wait for.
+    fn is_held_back(&self, ticket: &Ticket) -> bool {
+        let kept = || ticket.request.disaggregation.as_ref().is_some_and(|bootstrap| bootstrap.hold);
+        self.watch.drains(&ticket.request.assignment) && (self.config.role != Role::Prefill || kept())
     }
 
     fn start(&mut self, ticket: Ticket) {

@@ -20,13 +20,13 @@ use crate::handoff::Handoff;
 use crate::prefix::PrefixCache;
 use crate::provenance::Provenance;
 use crate::sequence::{Sequence, Stage, Ticket};
-use crate::swaps::trial::Link;
+use crate::swaps::trial::{Link, Trial};
 use crate::watch::Watch;
 use crate::{EngineConfig, Role, Topology};
 use crossbeam_channel::{Receiver, TryRecvError};
 use hotseam_kv::{KvConfig, KvStore, LayerLayout, Layout, Plan};
 use hotseam_model::{LayerClass, Model, ModelConfig};
-use hotseam_slots::{Slots, Snapshot};
+use hotseam_slots::{KvPolicy, Slots, Snapshot};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -72,7 +72,7 @@ pub(crate) struct Scheduler {
 }
 
 /// The layouts that a snapshot's variants declare.
-fn layouts(model: &ModelConfig, snapshot: &Snapshot) -> impl Iterator<Item = LayerLayout> {
+pub(crate) fn layouts(model: &ModelConfig, snapshot: &Snapshot) -> impl Iterator<Item = LayerLayout> {
     let layout = |l: hotseam_slots::Layout| Layout {
         id: l.id,
         dim: l.shape.dim,
@@ -154,6 +154,7 @@ impl Scheduler {
         while open || !self.running.is_empty() || !self.waiting.is_empty() {
             open = self.listen(&incoming, open);
             self.turn += 1;
+            self.published.turn.store(self.turn, Ordering::Release);
             self.watch.turn(&self.slots);
             self.drop_cancelled();
             self.admit();
@@ -211,6 +212,16 @@ impl Scheduler {
     fn report(&self) {
         let running = |name: &str| self.running.iter().filter(|s| *s.assignment == *name).count();
         let waits = |name: &str| self.waiting.iter().any(|ticket| ticket.request.assignment == name);
-        self.watch.report(self.turn, running, waits);
+        self.watch.report(self.turn, running, waits, |trial| self.left(trial));
+    }
+
+    /// What a drain has to wait for: with other workers only what is on the way between them, unless answers are to end too.
+    fn left(&self, trial: &Trial) -> usize {
+        let mut of = self.running.iter().filter(|s| *s.assignment == *trial.from.name());
+        match (&self.pair, trial.policy.kv) {
+            (Pair::Prefill(end), _) => end.kept(trial.from.name()),
+            (Pair::Decode(_), KvPolicy::Recompute) => of.filter(|s| s.stage == Stage::Receiving).count(),
+            _ => of.by_ref().count(),
+        }
     }
 }

@@ -44,6 +44,11 @@ impl Registered {
         known.is_some_and(|(_, known)| layouts.by_ref().eq(known.iter().copied()))
     }
 
+    /// Whether regions may be given to the instance: it has none, so nothing of them is under way.
+    pub(super) fn is_new(&self, cell: &TransportCell) -> bool {
+        self.0.iter().all(|(id, _)| *id != cell.put.generation.id)
+    }
+
     /// Gives the instance these regions. Nothing of others that it has may be under way.
     pub(super) fn register(
         &mut self,
@@ -167,17 +172,22 @@ impl Scheduler {
         let Some(room) = ticket.room() else { return true };
         let table = || self.slots.snapshot(&ticket.request.assignment);
         let of = |table: &Snapshot, registered: &Registered, busy: bool| {
-            let cell = table.transport();
-            !busy || cell.is_none_or(|cell| registered.has(cell, layouts(&self.model.config, table)))
+            let has = |cell: &TransportCell| {
+                registered.is_new(cell) || registered.has(cell, layouts(&self.model.config, table))
+            };
+            !busy || table.transport().is_none_or(has)
         };
         match &self.pair {
             Pair::None => true,
             Pair::Prefill(end) => {
                 let wanted =
                     end.is_met(room) || ticket.request.disaggregation.as_ref().is_some_and(|b| b.hold);
+                let table = || end.table(room).or_else(table);
                 wanted && table().is_none_or(|table| of(&table, &end.registered, end.is_sending()))
             }
-            Pair::Decode(end) => table().is_none_or(|table| of(&table, &end.registered, end.rooms() > 0)),
+            Pair::Decode(end) => {
+                !end.pauses() && table().is_none_or(|table| of(&table, &end.registered, end.rooms() > 0))
+            }
         }
     }
 

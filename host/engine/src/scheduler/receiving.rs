@@ -6,15 +6,16 @@ use crate::disagg::audit::Audit;
 use crate::disagg::fingerprint::Fingerprints;
 use crate::sequence::{Next, Picked, Sequence, Stage, Ticket};
 use crate::transfer::{Lost, context};
+use crate::watch::StepFault;
 use crossbeam_channel::Receiver;
-use hotseam_abi::{AcceptArgs, Region, phase};
+use hotseam_abi::{AcceptArgs, ERR_INTERNAL, Region, phase};
 use hotseam_kv::{Code, LayerCode, LayerLayout, PhaseCode, SeqKv};
 use hotseam_pd::{DecodeEvent, DecodeSide, Done, Reserve, Writer, WriterLayer};
-use hotseam_slots::{Digest, Snapshot};
+use hotseam_slots::{CallError, Digest, Snapshot};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Writers that are remembered.
 const WRITERS: usize = 32;
@@ -41,6 +42,25 @@ pub(crate) struct DecodeEnd {
     /// Writers elsewhere, so that equal ones are one.
     writers: Vec<(Writer, Arc<PhaseCode>)>,
     lost: Lost,
+    /// When a prefill worker last wanted a room to be asked for once more.
+    again: Option<Instant>,
+}
+
+/// How long no room is asked for after that.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Why a room was not asked for.
+enum Unasked {
+    /// A call of the transport.
+    Call(CallError),
+    /// Something else.
+    Given(Failure),
+}
+
+impl From<Failure> for Unasked {
+    fn from(failure: Failure) -> Self {
+        Self::Given(failure)
+    }
 }
 
 impl DecodeEnd {
@@ -54,7 +74,13 @@ impl DecodeEnd {
             fingerprints: Fingerprints::default(),
             writers: Vec::new(),
             lost: Lost::default(),
+            again: None,
         }
+    }
+
+    /// Whether no room is to be asked for at the moment.
+    pub(super) fn pauses(&self) -> bool {
+        self.again.is_some_and(|again| again.elapsed() < PAUSE)
     }
 
     pub(super) fn rooms(&self) -> usize {
@@ -113,14 +139,28 @@ impl Scheduler {
 
     /// Opens pages for a request and asks the prefill worker for their bytes.
     pub(super) fn receive(&mut self, ticket: Ticket, table: &Arc<Snapshot>, layouts: &Arc<[LayerLayout]>) {
-        match self.reserve(&ticket, table, layouts) {
-            Ok(kv) => {
-                let mut sequence = Sequence::new(ticket, kv, Arc::clone(layouts));
-                sequence.stage = Stage::Receiving;
-                self.running.push(sequence);
+        let mut table = Arc::clone(table);
+        let (code, message) = loop {
+            let error = match self.reserve(&ticket, &table, layouts) {
+                Ok(kv) => {
+                    let mut sequence = Sequence::new(ticket, kv, Arc::clone(layouts));
+                    sequence.stage = Stage::Receiving;
+                    return self.running.push(sequence);
+                }
+                Err(Unasked::Given(failure)) => break failure,
+                Err(Unasked::Call(error)) => error,
+            };
+            let failure = call_failure(&error);
+            // The last swap may be the cause: the request is served by what was before it.
+            let next = self.watch.leave(&self.slots, &table, &StepFault::Call(error), self.step);
+            let same =
+                |next: &Arc<Snapshot>| super::layouts(&self.model.config, next).eq(layouts.iter().copied());
+            match next.filter(same) {
+                Some(next) => table = next,
+                None => break failure,
             }
-            Err((code, message)) => ticket.fail(code, message),
-        }
+        };
+        ticket.fail(code, message);
     }
 
     fn reserve(
@@ -128,25 +168,24 @@ impl Scheduler {
         ticket: &Ticket,
         table: &Arc<Snapshot>,
         layouts: &[LayerLayout],
-    ) -> Result<SeqKv, Failure> {
+    ) -> Result<SeqKv, Unasked> {
         let Some(bootstrap) = &ticket.request.disaggregation else {
             unreachable!("the role decode takes no request without one")
         };
         let room = bootstrap.room;
         let Pair::Decode(end) = &mut self.pair else { unreachable!("asked for by the role decode only") };
         if end.rooms.contains_key(&room) {
-            return Err(("E-PD-ROOM", format!("room {room} is in use; a room serves one request")));
+            return Err(("E-PD-ROOM", format!("room {room} is in use; a room serves one request")).into());
         }
         let Some(cell) = table.transport() else {
             unreachable!("a paired registry fills the transport cell")
         };
         let remote = remote(cell)?;
-        let call = |error| call_failure(&error);
         if !end.registered.has(cell, layouts.iter().copied()) {
             let regions = self.prefill.incoming(layouts);
-            end.registered.register(cell, layouts, &regions).map_err(call)?;
+            end.registered.register(cell, layouts, &regions).map_err(Unasked::Call)?;
         }
-        let endpoint = remote.endpoint.call(&context()).map_err(call)?;
+        let endpoint = remote.endpoint.call(&context()).map_err(Unasked::Call)?;
         let prompt = &ticket.request.prompt;
         let kv = self.prefill.expect(prompt.len(), ticket.tokens());
         let kv = kv.map_err(|error| ("E-KV-EXHAUSTED", error.to_string()))?;
@@ -178,7 +217,7 @@ impl Scheduler {
                 Ok(_) => self.prefill.close(kv),
                 Err(_) => end.lost.keep(cell, kv),
             }
-            return Err(call_failure(&error));
+            return Err(Unasked::Call(error));
         }
         let fingerprint = end.fingerprints.of(&self.model.config, self.config.index_topk, table, layouts);
         let reserve = Reserve {
@@ -211,15 +250,54 @@ impl Scheduler {
                         self.fail_running(index, &code, &message);
                     }
                 }
+                DecodeEvent::Again { room } => {
+                    if let Some(index) = self.receiver(room) {
+                        self.ask_again(index, room);
+                    }
+                }
                 DecodeEvent::Done(done) => {
                     if let Some(index) = self.receiver(done.room)
                         && let Err((code, message)) = self.arrived(index, &done)
                     {
+                        self.blame_swap(done.room, code, &message);
                         self.fail_running(index, code, &message);
                     }
                 }
             }
         }
+    }
+
+    /// What did not arrive as it was to may be due to a swap that is being tried.
+    fn blame_swap(&mut self, room: u64, code: &str, message: &str) {
+        let Pair::Decode(end) = &self.pair else { return };
+        let Some(table) = end.rooms.get(&room).map(|room| Arc::clone(&room.table)) else { return };
+        let Some(cell) = table.transport().filter(|_| code.starts_with("E-KV-")) else { return };
+        if self.watch.of_group(table.name()).is_some() {
+            let (variant, message) = (cell.put.generation.spec.to_string(), message.to_owned());
+            let error = CallError { cell: cell.put.cell(), variant, code: ERR_INTERNAL, message };
+            self.watch.leave(&self.slots, &table, &StepFault::Call(error), self.step);
+        }
+    }
+
+    /// Puts a request back into the line whose room is to be asked for once more.
+    fn ask_again(&mut self, index: usize, number: u64) {
+        let Sequence { ticket, kv, .. } = self.running.remove(index);
+        let Pair::Decode(end) = &mut self.pair else { unreachable!("asked for by the role decode only") };
+        end.again = Some(Instant::now());
+        let cell = end.rooms.remove(&number).and_then(|room| {
+            Some((remote(room.table.transport()?).ok()?.close.call(&context(), number), room))
+        });
+        match cell {
+            Some((Err(error), room)) => {
+                tracing::error!(%error, "transport did not close a room; its pages wait for the end of the instance");
+                if let Some(cell) = room.table.transport() {
+                    end.lost.keep(cell, kv);
+                }
+            }
+            _ => self.prefill.close(kv),
+        }
+        self.published.waiting.fetch_add(1, Ordering::Relaxed);
+        self.waiting.push_front(ticket);
     }
 
     /// The running request that waits for a room's KV.
@@ -283,6 +361,7 @@ impl Scheduler {
     pub(super) fn receive_turn(&mut self) {
         let patience = self.config.pd.waiting_timeout;
         let Pair::Decode(end) = &mut self.pair else { return };
+        end.side.look_for_members();
         end.lost.reclaim(&mut self.prefill);
         let late: Vec<u64> = end
             .rooms

@@ -6,14 +6,18 @@
 //! the stages and takes tables back that failed. Preparation has a thread of its own per swap with the lowest priority
 //! and without the pool ([`prepare`]), which may hang without harm. The *reaper* ends old generations.
 
+mod group;
 mod log;
 mod prepare;
+mod probation;
 mod reaper;
 mod run;
 pub(crate) mod trial;
 
 use crate::engine::{Incoming, Published};
 use crossbeam_channel::{Receiver, Sender, unbounded};
+pub(crate) use group::{Book, Mates};
+pub use group::{GroupView, MemberView, PeerSwap};
 use hotseam_slots::{Change, Slots, SlotsError, SwapEvent, SwapPlan, SwapRecord, SwapRequest, Verdicts};
 use log::Log;
 use run::{Job, Runner};
@@ -96,6 +100,7 @@ pub struct Swaps {
     jobs: Sender<Job>,
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    book: Option<Arc<Book>>,
 }
 
 /// The ends that the engine needs before its thread starts.
@@ -120,7 +125,9 @@ impl Swaps {
         published: &Arc<Published>,
         engine: Sender<Incoming>,
         settings: SwapSettings,
+        mates: Option<Mates>,
     ) -> std::io::Result<Self> {
+        let book = mates.as_ref().map(|mates| Arc::clone(&mates.book));
         let (log, stop) = (Arc::new(Log::default()), Arc::new(AtomicBool::new(false)));
         let verdicts = settings.state_dir.as_ref().map(|dir| dir.join("conformance"));
         let runner = Runner {
@@ -140,10 +147,13 @@ impl Swaps {
             )?,
             settings,
             preparer: Default::default(),
+            mates,
+            node: Default::default(),
+            kept: Default::default(),
         };
         let thread = std::thread::Builder::new().name("swap".into()).spawn(move || runner.run())?;
         let (slots, thread) = (Arc::clone(slots), Mutex::new(Some(thread)));
-        Ok(Self { slots, log, link: ends.link, jobs: ends.jobs, stop, thread })
+        Ok(Self { slots, log, link: ends.link, jobs: ends.jobs, stop, thread, book })
     }
 
     /// Works out what a change would do. Loads variants and so may block; nothing changes.
@@ -176,6 +186,18 @@ impl Swaps {
         let committed = self.slots.snapshot(assignment).is_some_and(|now| Arc::ptr_eq(&now, &trial.to));
         let failure = Failure { code: 0, message: format!("taken back by {who}") };
         (committed && trial.fail(failure)).then_some(trial.id)
+    }
+
+    /// The swap group of this worker, if it is in one.
+    pub fn group(&self) -> Option<GroupView> {
+        self.book.as_ref().map(|book| book.view())
+    }
+
+    /// Asks `allow` before any swap that another worker of the group asks for; what it says against it refuses the swap.
+    pub fn ask_first(&self, allow: impl Fn(&PeerSwap<'_>) -> Result<(), String> + Send + Sync + 'static) {
+        if let Some(book) = &self.book {
+            book.ask_first(Box::new(allow));
+        }
     }
 
     /// Waits for the end of a swap; `None` for a number that is not known (any more).

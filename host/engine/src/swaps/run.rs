@@ -1,13 +1,16 @@
 //! The swap thread: drives one swap after another through its stages.
 
 use super::SwapSettings;
+use super::group::{Kept, Mates, Node};
 use super::log::{Log, now_ms};
 use super::prepare::{Preparer, Refusal, prepare};
 use super::reaper::Remains;
 use super::trial::{Failure, Fault, Link, Stage, Trial};
 use crate::engine::{Incoming, Published};
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use hotseam_slots::{Change, KvPolicy, Slots, SwapMarker, SwapPlan, SwapRequest, SwapStage, Verdicts};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, never, select};
+use hotseam_slots::{
+    Change, KvPolicy, Slots, Snapshot, SwapMarker, SwapPlan, SwapRequest, SwapStage, Verdicts,
+};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +34,7 @@ pub(crate) enum Job {
 }
 
 /// How a swap ends before its commit.
-enum Early {
+pub(super) enum Early {
     Refused(Refusal),
     AlreadyActive,
 }
@@ -55,25 +58,39 @@ pub(super) struct Runner {
     pub(super) stop: Arc<AtomicBool>,
     pub(super) reaper: Sender<Remains>,
     pub(super) preparer: RefCell<Preparer>,
+    /// The swap group, if this worker is in one.
+    pub(super) mates: Option<Mates>,
+    /// The swap of the group that runs.
+    pub(super) node: RefCell<Option<Node>>,
+    /// The last swap of the group that was kept.
+    pub(super) kept: RefCell<Option<Kept>>,
 }
 
 impl Runner {
     pub(super) fn run(self) {
         let _close = Close(&self);
+        let news = self.mates.as_ref().map_or_else(never, |mates| mates.events.clone());
         while !self.stopping() {
-            match self.jobs.recv() {
-                Ok(Job::Swap(id, request)) => self.swap(id, &request),
-                Ok(Job::Fault(fault)) => self.take_back(*fault),
-                Ok(Job::Stop) => {}
-                Err(_) => return,
+            select! {
+                recv(self.jobs) -> job => match job {
+                    Ok(Job::Swap(id, request)) => self.swap(id, &request),
+                    Ok(Job::Fault(fault)) => self.take_back(*fault),
+                    Ok(Job::Stop) => {}
+                    Err(_) => return,
+                },
+                recv(news) -> event => match event {
+                    Ok(event) => self.hear(event),
+                    Err(_) => return,
+                },
             }
         }
     }
 
     /// Waits for a moment while a swap runs.
-    fn pause(&self) {
+    pub(super) fn pause(&self) {
         std::thread::sleep(PERIOD);
         self.take_back_pending();
+        self.attend();
     }
 
     /// Takes back what the engine has given up while a swap runs. No other swap can have begun meanwhile, and [`Job::Stop`]
@@ -86,25 +103,25 @@ impl Runner {
         }
     }
 
-    fn stopping(&self) -> bool {
+    pub(super) fn stopping(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    fn step(&self) -> u64 {
+    pub(super) fn step(&self) -> u64 {
         self.published.step.load(Ordering::Relaxed)
     }
 
-    fn tell(&self, id: u64, assignment: &str, stage: SwapStage) {
+    pub(super) fn tell(&self, id: u64, assignment: &str, stage: SwapStage) {
         self.log.tell(id, assignment, self.step(), stage);
     }
 
     /// Lets the engine run a turn, so that it sees a changed trial even if it is idle.
-    fn wake(&self) {
+    pub(super) fn wake(&self) {
         // An engine that is gone sees nothing any more.
         let _ = self.engine.send(Incoming::Wake);
     }
 
-    fn put_up(&self, trial: &Arc<Trial>, stage: Stage) {
+    pub(super) fn put_up(&self, trial: &Arc<Trial>, stage: Stage) {
         trial.set_stage(stage);
         self.link.set(Some(Arc::clone(trial)));
         self.wake();
@@ -120,6 +137,9 @@ impl Runner {
                 return tell(SwapStage::Refused { code, message });
             }
         };
+        if let Some(goal) = self.goal(&plan) {
+            return self.lead(id, request, plan, goal);
+        }
         let trial = Arc::new(Trial::new(id, &plan, request.policy));
         let before = self.shadow(&trial, &tell).and_then(|()| self.drain(&plan, &trial, &tell));
         let begun = before.and_then(|()| self.commit(id, &plan, &trial, request));
@@ -137,7 +157,7 @@ impl Runner {
     }
 
     /// Plan and conformance on a thread that may hang, and what follows from the plan alone.
-    fn ready(&self, id: u64, request: &SwapRequest) -> Result<SwapPlan, Early> {
+    pub(super) fn ready(&self, id: u64, request: &SwapRequest) -> Result<SwapPlan, Early> {
         let (send, done) = bounded(1);
         let (slots, verdicts) = (Arc::clone(&self.slots), Arc::clone(&self.verdicts));
         let (log, published, asked) = (Arc::clone(&self.log), Arc::clone(&self.published), request.clone());
@@ -156,7 +176,14 @@ impl Runner {
             match done.recv_timeout(Duration::from_millis(50)) {
                 Ok(plan) => break plan?,
                 Err(RecvTimeoutError::Timeout) if self.stopping() => return Err(stopped().into()),
-                Err(RecvTimeoutError::Timeout) if start.elapsed() < limit => self.take_back_pending(),
+                Err(RecvTimeoutError::Timeout) if start.elapsed() < limit => {
+                    self.take_back_pending();
+                    self.attend();
+                    if let Some(Failure { code, message }) = self.called_off() {
+                        preparer.give_up();
+                        return Err(Refusal { code: Some(code), message }.into());
+                    }
+                }
                 Err(RecvTimeoutError::Timeout) => {
                     preparer.give_up();
                     let message = format!(
@@ -192,7 +219,7 @@ impl Runner {
     }
 
     /// Lets old and new run side by side for some steps.
-    fn shadow(&self, trial: &Arc<Trial>, tell: &dyn Fn(SwapStage)) -> Result<(), Refusal> {
+    pub(super) fn shadow(&self, trial: &Arc<Trial>, tell: &dyn Fn(SwapStage)) -> Result<(), Refusal> {
         let policy = &trial.policy;
         if policy.shadow_steps == 0 {
             return Ok(());
@@ -228,6 +255,16 @@ impl Runner {
         if plan.layouts.is_empty() || trial.policy.kv != KvPolicy::Drain {
             return Ok(());
         }
+        self.drained(plan, trial, tell)
+    }
+
+    /// Waits until nothing is left that the engine counts as left.
+    pub(super) fn drained(
+        &self,
+        plan: &SwapPlan,
+        trial: &Arc<Trial>,
+        tell: &dyn Fn(SwapStage),
+    ) -> Result<(), Refusal> {
         self.put_up(trial, Stage::Drain);
         let start = Instant::now();
         let limit = Duration::from_millis(trial.policy.drain_ms);
@@ -244,12 +281,21 @@ impl Runner {
             }
             // An engine in a long step has not counted yet.
             let over = start.elapsed() > if seen { limit } else { limit + PATIENCE };
+            if let Some(Failure { code, message }) = self.called_off() {
+                return Err(Refusal { code: Some(code), message });
+            }
             if self.stopping() || over {
                 trial.set_stage(Stage::Open);
                 self.wake();
+                let what = match trial.of_group {
+                    false => "sequences of the old layout still run",
+                    true => {
+                        "requests of the old layout run, or have KV here that a decode worker has not fetched"
+                    }
+                };
                 let message = format!(
-                    "E-PLUG-403 assignment `{}`: {left} sequences of the old layout still run. expected none after {} ms. The \
-                     old variants stay. Raise drain_ms, or use the policy `recompute`.",
+                    "E-PLUG-403 assignment `{}`: {left} {what}. expected none after {} ms. The old variants stay. Raise drain_ms, \
+                     or use the policy `recompute`.",
                     plan.assignment, trial.policy.drain_ms
                 );
                 return Err(Refusal { code: Some(403), message });
@@ -259,7 +305,7 @@ impl Runner {
     }
 
     /// Marks the attempt on disk, then puts the new table in place; returns how long the latter took.
-    fn commit(
+    pub(super) fn commit(
         &self,
         id: u64,
         plan: &SwapPlan,
@@ -289,63 +335,14 @@ impl Runner {
         let start = Instant::now();
         let committed = self.slots.commit(plan);
         let micros = start.elapsed().as_micros() as u64;
-        trial.set_stage(Stage::Open);
+        if !trial.of_group {
+            trial.set_stage(Stage::Open);
+        }
         self.wake();
         committed.map(|_| micros).map_err(|error| {
             self.clear_marker();
             error.into()
         })
-    }
-
-    /// Waits for enough steps, enough time, enough idle time or a failure.
-    fn probation(&self, trial: &Trial, tell: &dyn Fn(SwapStage)) -> Option<Failure> {
-        let policy = trial.policy.probation;
-        let (limit, idle) = (Duration::from_millis(policy.ms), Duration::from_millis(policy.idle_ms));
-        let start = Instant::now();
-        let (mut seen, mut used, mut stuck, mut over) = (0, start, (0, start), None);
-        loop {
-            let steps = trial.steps.load(Ordering::Acquire);
-            if steps >= policy.steps || trial.failure().is_some() || self.stopping() {
-                return trial.close();
-            }
-            if steps != seen || !trial.idle.load(Ordering::Relaxed) {
-                (seen, used) = (steps, Instant::now());
-            }
-            self.watch_step(&mut stuck, tell);
-            if start.elapsed() >= limit || used.elapsed() >= idle {
-                let over = *over.get_or_insert_with(Instant::now);
-                // A step that ran then may hang.
-                if stuck.0 == 0 || stuck.1 > over {
-                    return trial.close();
-                }
-            }
-            self.pause();
-        }
-    }
-
-    /// Notices a step that does not end. `stuck` is the step that ran at the last look and when it was first seen.
-    fn watch_step(&self, stuck: &mut (u64, Instant), tell: &dyn Fn(SwapStage)) {
-        let step = if self.published.in_step.load(Ordering::Acquire) { self.step() } else { 0 };
-        if step == 0 || step != stuck.0 {
-            *stuck = (step, Instant::now());
-            return;
-        }
-        let limit = self.settings.hang;
-        if stuck.1.elapsed() < limit {
-            return;
-        }
-        let message = format!(
-            "E-PLUG-501 step {step}: a call on the new variants does not return. expected at most {} ms a step. No thread can \
-             be ended from outside: restart, the next process starts on the variants before.",
-            limit.as_millis()
-        );
-        tracing::error!("{message}");
-        tell(SwapStage::Retried { code: 501, message });
-        if self.settings.exit_on_hang {
-            // The marker stays, so that the next process knows.
-            std::process::exit(SwapSettings::HUNG);
-        }
-        *stuck = (step, Instant::now());
     }
 
     /// Keeps the new table or brings the old one back.
@@ -367,7 +364,12 @@ impl Runner {
 
     /// Takes back a table that failed after its probation.
     fn take_back(&self, fault: Fault) {
-        let Fault { assignment, bad, failure: Failure { code, message } } = fault;
+        self.take_back_table(fault.bad, fault.failure, None);
+    }
+
+    /// Takes back a table that is in force; the swap group hears of it, without `from`, who says so.
+    pub(super) fn take_back_table(&self, bad: Arc<Snapshot>, failure: Failure, from: Option<u64>) {
+        let assignment = bad.name().to_owned();
         let in_force = self.slots.snapshot(&assignment).is_some_and(|now| Arc::ptr_eq(&now, &bad));
         let back = || self.slots.plan(&assignment, &Change::Back).and_then(|plan| self.slots.commit(&plan));
         if !in_force || back().inspect_err(|error| tracing::error!(%error, "rollback failed")).is_err() {
@@ -375,13 +377,17 @@ impl Runner {
         }
         self.wake();
         let id = self.log.last_kept(&assignment).unwrap_or(0);
-        self.tell(id, &assignment, SwapStage::Retried { code, message: message.clone() });
+        self.tell_taken_back(&bad, &failure, from);
+        let Failure { code, message } = failure;
+        if code != 0 {
+            self.tell(id, &assignment, SwapStage::Retried { code, message: message.clone() });
+        }
         self.tell(id, &assignment, SwapStage::RolledBack { code, message });
         drop(bad);
         self.leave(id, &assignment, None, None);
     }
 
-    fn clear_marker(&self) {
+    pub(super) fn clear_marker(&self) {
         if let Some(dir) = &self.settings.state_dir
             && let Err(error) = SwapMarker::clear(dir, &self.settings.owner)
         {
@@ -389,7 +395,13 @@ impl Runner {
         }
     }
 
-    fn leave(&self, id: u64, assignment: &str, trial: Option<Arc<Trial>>, plan: Option<Box<SwapPlan>>) {
+    pub(super) fn leave(
+        &self,
+        id: u64,
+        assignment: &str,
+        trial: Option<Arc<Trial>>,
+        plan: Option<Box<SwapPlan>>,
+    ) {
         let assignment = assignment.to_owned();
         // The reaper ends with this thread.
         let _ = self.reaper.send(Remains { id, assignment, trial, plan });

@@ -21,7 +21,6 @@ pub(crate) struct Failure {
 /// A step that failed on tables that are in force, and would not on those before them.
 #[derive(Debug)]
 pub(crate) struct Fault {
-    pub(crate) assignment: String,
     pub(crate) bad: Arc<Snapshot>,
     pub(crate) failure: Failure,
 }
@@ -46,6 +45,8 @@ pub(crate) struct Trial {
     pub(crate) from: Arc<Snapshot>,
     pub(crate) to: Arc<Snapshot>,
     pub(crate) policy: SwapPolicy,
+    /// Whether other workers swap with this one, so that requests reserved under either table come.
+    pub(crate) of_group: bool,
     /// The new generations of changed cells that can run on the inputs of the old.
     pub(crate) comparable: HashMap<CellId, Arc<Generation>>,
     stage: AtomicU8,
@@ -88,6 +89,7 @@ impl Trial {
             from,
             to,
             policy,
+            of_group: false,
             comparable,
             stage: AtomicU8::new(Stage::Open as u8),
             shadow_steps: AtomicU32::new(0),
@@ -102,6 +104,11 @@ impl Trial {
             latency: AtomicU32::new(0),
             verdict: OnceLock::new(),
         }
+    }
+
+    /// As [`Trial::new`], of a swap group.
+    pub(crate) fn of_group(id: u64, plan: &SwapPlan, policy: SwapPolicy) -> Self {
+        Self { of_group: true, ..Self::new(id, plan, policy) }
     }
 
     pub(crate) fn set_stage(&self, stage: Stage) {

@@ -49,6 +49,7 @@ impl Admin {
     pub fn with_audit(mut self, audit: Audit) -> std::io::Result<Self> {
         let audit = Arc::new(audit);
         audit.follow(&self.engine)?;
+        audit.ask_for_peers(&self.engine);
         self.audit = Some(audit);
         Ok(self)
     }
@@ -108,6 +109,7 @@ impl Admin {
             assignments: views.collect(),
             loaded: slots.registry().loaded(),
             available: slots.registry().loader().names(),
+            group: swaps.group(),
             running: swaps.running(),
             last: swaps.records().into_iter().rev().find(|record| record.end.is_some()),
         }
@@ -292,7 +294,7 @@ pub(super) fn refused(number: Option<u16>, word: &str, message: String) -> ApiEr
     let status = match (number, word) {
         (Some(100), _) | (None, "unknown_assignment") => StatusCode::NOT_FOUND,
         (Some(101 | 103), _) => StatusCode::FORBIDDEN,
-        (Some(102 | 401 | 402), _) | (None, "nothing_to_roll_back" | "changed_meanwhile") => {
+        (Some(102 | 401 | 402 | 405), _) | (None, "nothing_to_roll_back" | "changed_meanwhile") => {
             StatusCode::CONFLICT
         }
         (Some(106 | 404), _) | (None, "stopped") => StatusCode::SERVICE_UNAVAILABLE,

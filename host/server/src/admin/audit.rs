@@ -100,6 +100,19 @@ impl Audit {
         }
     }
 
+    /// Writes down the swaps that other workers of the swap group ask for, before they begin; what cannot be written down is
+    /// refused.
+    pub(super) fn ask_for_peers(self: &Arc<Self>, engine: &Engine) {
+        let audit = Arc::clone(self);
+        engine.swaps().ask_first(move |swap| {
+            let line = json!({
+                "who": swap.who, "action": "swap", "stage": "asked", "assignment": swap.assignment,
+                "change": swap.change.to_string(), "policy": swap.policy,
+            });
+            audit.ask(line).map_err(|error| error.message)
+        });
+    }
+
     /// Writes down every stage of every swap of `engine`, on a thread that ends when the engine is shut down.
     pub(super) fn follow(self: &Arc<Self>, engine: &Engine) -> io::Result<()> {
         let (audit, engine, events) = (Arc::clone(self), engine.clone(), engine.swaps().subscribe());

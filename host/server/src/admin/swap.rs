@@ -44,7 +44,8 @@ impl Admin {
                 return Ok(self.answer(plan, false, Some(record.id), record.end));
             }
         }
-        let policy = SwapPolicy { kv: request.kv, ..SwapPolicy::default() };
+        let (kv, without_absent) = (request.kv, request.without_absent);
+        let policy = SwapPolicy { kv, without_absent, ..SwapPolicy::default() };
         self.change(who, assignment, Change::Back, policy, Wait::Commit)
     }
 

@@ -57,6 +57,15 @@ pub enum SwapStage {
         /// Where it was.
         cell: Option<CellId>,
     },
+    /// A worker of the swap group has come so far with this swap.
+    Member {
+        /// The worker.
+        worker: String,
+        /// How far it is.
+        step: MemberStep,
+        /// Why, if it does not go along.
+        message: Option<String>,
+    },
     /// The assignment waits for its sequences to end.
     Draining {
         /// Sequences left.
@@ -120,6 +129,30 @@ pub enum SwapStage {
         /// The limit.
         limit: usize,
     },
+}
+
+/// How far a worker of a swap group is with a swap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemberStep {
+    /// It has been asked to prepare.
+    Asked,
+    /// It is ready to commit.
+    Prepared,
+    /// Nothing of the old layout is on the way to it or from it.
+    Quiet,
+    /// Its steps use the new variants.
+    Committed,
+    /// Its probation is over, and all is well.
+    Well,
+    /// It keeps the new variants.
+    Kept,
+    /// The old variants are back, or were never left.
+    Back,
+    /// It does not go along.
+    Failed,
+    /// Its connection has ended.
+    Gone,
 }
 
 impl SwapStage {

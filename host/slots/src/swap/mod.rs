@@ -10,7 +10,7 @@ mod plan;
 mod policy;
 
 pub use conform::{Verdict, Verdicts, check_conformance};
-pub use event::{SwapEvent, SwapRecord, SwapStage};
+pub use event::{MemberStep, SwapEvent, SwapRecord, SwapStage};
 pub use marker::SwapMarker;
 pub(crate) use plan::moves;
 pub use plan::{Change, LayoutMove, Newcomer, SwapPlan, SwapRequest};

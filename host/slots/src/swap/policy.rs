@@ -79,6 +79,8 @@ pub struct SwapPolicy {
     pub shadow_ms: u64,
     /// What follows the commit.
     pub probation: Probation,
+    /// Whether a swap of a swap group goes on without members that were connected and are not now.
+    pub without_absent: bool,
 }
 
 impl Default for SwapPolicy {
@@ -92,6 +94,7 @@ impl Default for SwapPolicy {
             shadow_tolerance: 0.1,
             shadow_ms: 10_000,
             probation: Probation::default(),
+            without_absent: false,
         }
     }
 }

@@ -54,6 +54,23 @@ fn show(wanted: &str, args: &AdminArgs) -> Result<u8, Failure> {
     }
     let names: Vec<&str> = view.assignments.keys().map(String::as_str).collect();
     let _ = writeln!(text, "\nassignments  {}", names.join(", "));
+    if let Some(group) = &view.group {
+        let _ = writeln!(text, "swap group   {}", group.name);
+        for member in &group.members {
+            let state = match (member.connected, member.differs.is_empty()) {
+                (false, _) => {
+                    "not connected: swaps of the group are refused until it is, or --without-absent"
+                        .to_owned()
+                }
+                (true, true) => "connected, alike".to_owned(),
+                (true, false) => format!("connected, differs: {}", member.differs.join("; ")),
+            };
+            let _ = writeln!(text, "  {}  {state}", member.worker);
+        }
+        if group.members.is_empty() {
+            text += "  no other worker is connected\n";
+        }
+    }
     for (label, record) in [("last swap", &view.last), ("swap now", &view.running)] {
         if let Some(record) = record {
             let _ = writeln!(text, "{label:<11}  {}", stage::record(record));

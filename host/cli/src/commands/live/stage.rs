@@ -1,6 +1,6 @@
 //! Stages of swaps in words.
 
-use hotseam_slots::{SwapEvent, SwapRecord, SwapStage};
+use hotseam_slots::{MemberStep, SwapEvent, SwapRecord, SwapStage};
 
 use super::short;
 
@@ -41,6 +41,10 @@ pub(super) fn words(stage: &SwapStage) -> String {
             let steps = counted(*steps as usize, "step", "steps");
             format!("ran beside the old for {steps}, {calls} calls; largest difference {worst:.1e}{place}")
         }
+        SwapStage::Member { worker, step, message } => {
+            let message = message.as_ref().map_or_else(String::new, |message| format!(": {message}"));
+            format!("worker {worker} {}{message}", member(*step))
+        }
         SwapStage::Draining { left } => format!("draining, {} left", counted(*left, "sequence", "sequences")),
         SwapStage::Committed { cells, micros } => {
             format!(
@@ -72,6 +76,20 @@ pub(super) fn words(stage: &SwapStage) -> String {
         SwapStage::MappedOverLimit { mapped, limit } => format!(
             "E-PLUG-504 {mapped} plugin files are mapped, the limit is {limit}; code is never unmapped, restart soon"
         ),
+    }
+}
+
+fn member(step: MemberStep) -> &'static str {
+    match step {
+        MemberStep::Asked => "is asked",
+        MemberStep::Prepared => "is ready",
+        MemberStep::Quiet => "has nothing of the old layout on the way",
+        MemberStep::Committed => "has committed",
+        MemberStep::Well => "is well",
+        MemberStep::Kept => "keeps it",
+        MemberStep::Back => "is back",
+        MemberStep::Failed => "does not go along",
+        MemberStep::Gone => "is gone",
     }
 }
 

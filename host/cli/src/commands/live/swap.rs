@@ -40,6 +40,7 @@ pub(super) fn asked(how: &SwapHow) -> SwapRequest {
         },
         shadow_steps: how.shadow,
         probation: Probation { steps: how.probation, ..Probation::default() },
+        without_absent: how.without_absent,
         ..SwapPolicy::default()
     };
     let wait = match (how.wait, how.no_wait) {
@@ -133,7 +134,12 @@ pub(super) fn telling<T>(
 /// Undoes the last swap.
 pub(crate) fn rollback(args: &RollbackArgs) -> Result<u8, Failure> {
     let (name, kv) = (&args.assignment.name, kv_policy(args.kv));
-    let request = RollbackRequest { assignment: Some(name.clone()), dry_run: args.dry_run, kv };
+    let request = RollbackRequest {
+        assignment: Some(name.clone()),
+        dry_run: args.dry_run,
+        kv,
+        without_absent: args.without_absent,
+    };
     let door = door(&args.server)?;
     let sent = body(&request)?;
     let ask = || ask::<SwapAnswer>(&door, Method::POST, "/rollback", sent);

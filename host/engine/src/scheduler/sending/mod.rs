@@ -6,17 +6,19 @@ mod rooms;
 pub(crate) use rooms::PrefillEnd;
 
 use super::Scheduler;
-use super::pair::{Failure, Pair, call_failure, remote};
+use super::layouts;
+use super::pair::{Failure, Pair, remote};
 use crate::request::FinishReason;
 use crate::sequence::{NOT_FINITE, Next, Picked, Sequence, Stage, Ticket};
 use crate::transfer::{cancel, context};
 use crate::watch::StepFault;
 use hotseam_kv::LayerLayout;
-use hotseam_pd::{Done, PrefillEvent, ToDecode};
+use hotseam_pd::{Done, Fingerprint, PrefillEvent, Reserve, ToDecode};
 use hotseam_slots::Snapshot;
 use puts::{PutError, Sent, poll, push, writers};
 use rooms::{Asked, Room, Target};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long a request that is computed anew waits for transfers of what it had.
@@ -37,7 +39,9 @@ impl Scheduler {
             let Some(event) = end.early.take().or_else(|| end.events.try_recv().ok()) else { return };
             match event {
                 PrefillEvent::Reserve { peer, fingerprint, reserve, reply } => {
-                    end.ask(Target { peer, fingerprint, reserve, reply, since: Instant::now() });
+                    let table = self.table_of_group(&reserve, &fingerprint);
+                    let since = Instant::now();
+                    self.sending().ask(Target { peer, fingerprint, reserve, reply, table, since });
                 }
                 PrefillEvent::Abort { peer, room, reason } => {
                     let reason: String = reason.chars().take(200).collect();
@@ -50,6 +54,27 @@ impl Scheduler {
                 PrefillEvent::Gone { peer } => self.forsaken(peer, None, "the decode worker is gone"),
             }
         }
+    }
+
+    /// While a swap of the group lasts, which of its tables serves a reservation that was made under either: the one in force
+    /// where only variants that write KV differ, and with the transport that the reservation names.
+    fn table_of_group(&mut self, reserve: &Reserve, theirs: &Fingerprint) -> Option<Arc<Snapshot>> {
+        let now = self.watch.table(&self.slots, &reserve.assignment)?;
+        let [from, to] = self.watch.of_group(&reserve.assignment)?.map(Arc::clone);
+        let (model, index_topk) = (&self.model.config, self.config.index_topk);
+        let Pair::Prefill(end) = &mut self.pair else { unreachable!("asked for by the role prefill only") };
+        let mut of = |table: Arc<Snapshot>| {
+            let layouts: Vec<LayerLayout> = layouts(model, &table).collect();
+            let print = end.fingerprints.of(model, index_topk, &table, &layouts);
+            (table, print, layouts)
+        };
+        let tables = [now, from, to].map(&mut of);
+        let (_, _, shown) = tables[1..].iter().find(|(_, print, _)| **print == *theirs)?;
+        let fits = |table: &Snapshot| {
+            table.transport().is_some_and(|cell| cell.put.generation.spec.name == reserve.transport)
+        };
+        let found = tables.iter().find(|(table, _, layouts)| layouts == shown && fits(table));
+        found.map(|(table, _, _)| Arc::clone(table))
     }
 
     /// A decode worker wants no more of a room, or of all that it asked for.
@@ -96,7 +121,7 @@ impl Scheduler {
             }
             fresh
         });
-        self.published.waiting.fetch_sub(before - self.waiting.len(), std::sync::atomic::Ordering::Relaxed);
+        self.published.waiting.fetch_sub(before - self.waiting.len(), Ordering::Relaxed);
     }
 
     /// Opens the room of a request that is about to start, or refuses the request.
@@ -117,6 +142,17 @@ impl Scheduler {
             }
             (_, None) => end.asked.remove(&number),
         };
+        let known = target.as_ref().and_then(|target| target.table.clone());
+        if let (Some(known), Some(target)) = (&known, &target)
+            && self.watch.of_group(table.name()).is_some()
+            && !self::layouts(&self.model.config, known).eq(layouts.iter().copied())
+        {
+            // A swap is being taken back, and what was named has the layout of the other table.
+            target.again();
+            self.wait_again(ticket);
+            return None;
+        }
+        let table = known.as_ref().unwrap_or(table);
         let room = Room {
             target: None,
             table: Arc::clone(table),
@@ -126,22 +162,48 @@ impl Scheduler {
             answered: false,
             since: Instant::now(),
         };
-        let Some(target) = target else {
+        let Some(mut target) = target else {
             self.sending().rooms.insert(number, room);
             return Some(ticket);
         };
         match self.meet(&Asked::of(&ticket), &target, table, layouts) {
             Ok(peer) => {
+                target.table = Some(Arc::clone(table));
                 let room = Room { target: Some(target), peer, ..room };
                 self.sending().rooms.insert(number, room);
                 Some(ticket)
             }
-            Err((code, message)) => {
+            Err(error) => {
+                let (code, message) = error.failure();
+                if self.blames_swap(table, error) {
+                    target.again();
+                    self.wait_again(ticket);
+                    return None;
+                }
                 target.refuse(code, &message);
                 ticket.fail(code, message);
                 None
             }
         }
+    }
+
+    /// What is wrong with a hand-off may be due to the last swap: its table is left. True if a swap of the group is being tried,
+    /// so that the request can be served on the other table once the decode worker has asked on that.
+    fn blames_swap(&mut self, table: &Arc<Snapshot>, error: PutError) -> bool {
+        let called = matches!(error, PutError::Call(_));
+        let of_group = self.watch.of_group(table.name()).is_some();
+        let Some(error) = table.transport().and_then(|cell| error.fault(cell)) else { return false };
+        if called || of_group {
+            self.watch.leave(&self.slots, table, &StepFault::Call(error), self.step);
+        }
+        of_group
+    }
+
+    /// Puts a request that has no room any more back into the line, until it is asked for once more.
+    fn wait_again(&mut self, mut ticket: Ticket) {
+        ticket.since = Instant::now();
+        self.published.waiting.fetch_add(1, Ordering::Relaxed);
+        self.waiting.push_back(ticket);
     }
 
     /// Checks that a request and the decode worker that asks for it belong together, and names the worker to the transport.
@@ -151,25 +213,27 @@ impl Scheduler {
         target: &Target,
         table: &Arc<Snapshot>,
         layouts: &[LayerLayout],
-    ) -> Result<u64, Failure> {
+    ) -> Result<u64, PutError> {
         let reserve = &target.reserve;
         let room = reserve.room;
         if reserve.assignment != asked.assignment {
             let message = "prefill and decode were asked for different assignments".to_owned();
-            return Err(("E-PD-REQUEST", format!("room {room}: {message}")));
+            return Err(("E-PD-REQUEST", format!("room {room}: {message}")).into());
         }
         if (reserve.prompt_tokens, reserve.prompt_sum) != (asked.tokens, asked.sum) {
             let message = format!(
                 "room {room}: prefill has a prompt of {} tokens, decode one of {}, and they are not the same",
                 asked.tokens, reserve.prompt_tokens
             );
-            return Err(("E-PD-REQUEST", message));
+            return Err(("E-PD-REQUEST", message).into());
         }
         let (model, index_topk) = (&self.model.config, self.config.index_topk);
         let Pair::Prefill(end) = &mut self.pair else { unreachable!("asked for by the role prefill only") };
         let own = end.fingerprints.of(model, index_topk, table, layouts);
-        if let Some(text) = own.differences(&target.fingerprint) {
-            return Err(("E-PD-FINGERPRINT", format!("the workers do not fit together: {text}")));
+        // What is known to fit may have another writer: that of the table on the other side of a swap of the group.
+        let fits = target.table.is_some() && self::layouts(model, table).eq(layouts.iter().copied());
+        if let Some(text) = own.differences(&target.fingerprint).filter(|_| !fits) {
+            return Err(("E-PD-FINGERPRINT", format!("the workers do not fit together: {text}")).into());
         }
         let Some(cell) = table.transport() else {
             unreachable!("a paired registry fills the transport cell")
@@ -180,14 +244,14 @@ impl Scheduler {
                 "the workers do not fit together: transport: prefill has `{name}`, decode has `{:.80}`",
                 reserve.transport
             );
-            return Err(("E-PD-FINGERPRINT", message));
+            return Err(("E-PD-FINGERPRINT", message).into());
         }
         let remote = remote(cell)?;
         if !end.registered.has(cell, layouts.iter().copied()) {
             let regions = self.prefill.outgoing(layouts);
-            end.registered.register(cell, layouts, &regions).map_err(|error| call_failure(&error))?;
+            end.registered.register(cell, layouts, &regions).map_err(PutError::Call)?;
         }
-        remote.connect.call(&context(), &reserve.endpoint).map_err(|error| call_failure(&error))
+        remote.connect.call(&context(), &reserve.endpoint).map_err(PutError::Call)
     }
 
     /// Whether a running request is kept for a decode worker although its client has left.
@@ -236,6 +300,16 @@ impl Scheduler {
         }
     }
 
+    /// The table that a kept prompt is sent with: that of its reservation, or in a swap group the one in force now. Its KV must
+    /// be of the same layout.
+    fn table_of_kept(&mut self, room: &Room, target: &Target, kept: &[LayerLayout]) -> Arc<Snapshot> {
+        let now = self.watch.table(&self.slots, room.table.name());
+        let now = now.filter(|_| self.config.pd.swap_group.is_some());
+        let mut tables = target.table.clone().into_iter().chain(now);
+        let same = tables.find(|table| layouts(&self.model.config, table).eq(kept.iter().copied()));
+        same.unwrap_or_else(|| Arc::clone(&room.table))
+    }
+
     fn send_room(&mut self, index: usize, number: u64, open: bool) -> Result<(), Failure> {
         let (bootstrap, waiting) = (self.config.pd.bootstrap_timeout, self.config.pd.waiting_timeout);
         let Some(mut room) = self.sending().rooms.remove(&number) else { return Ok(()) };
@@ -251,12 +325,21 @@ impl Scheduler {
             };
             if room.peer == 0 {
                 // Somebody has asked for a prompt that was held.
-                let table = Arc::clone(&room.table);
                 let layouts = Arc::clone(&self.running[index].layouts);
+                let table = self.table_of_kept(&room, &target, &layouts);
                 let asked = Asked::of(&self.running[index].ticket);
-                let met = self.meet(&asked, &target, &table, &layouts);
-                let peer = met.inspect_err(|(code, message)| target.refuse(code, message))?;
-                room.peer = peer;
+                match self.meet(&asked, &target, &table, &layouts) {
+                    Ok(peer) => (room.peer, room.table) = (peer, table),
+                    Err(error) => {
+                        let failure = error.failure();
+                        if self.blames_swap(&table, error) {
+                            target.again();
+                            return Ok(false);
+                        }
+                        target.refuse(failure.0, &failure.1);
+                        return Err(failure);
+                    }
+                }
             }
             room.target = Some(target);
             let Some(cell) = room.table.transport() else {
@@ -277,12 +360,16 @@ impl Scheduler {
                     return Err(("E-KV-TIMEOUT", message));
                 }
                 Ok(false) => {}
-                Err(PutError::Given(failure)) => return Err(failure),
-                Err(PutError::Call(error)) => {
-                    let failure = call_failure(&error);
-                    // The last swap may be the cause: the next request is served by what was before it.
-                    self.watch.leave(&self.slots, &room.table, &StepFault::Call(error), self.step);
-                    return Err(failure);
+                Err(error) => {
+                    let failure = error.failure();
+                    if !self.blames_swap(&room.table, error) || !cancel(cell, &room.sent.open) {
+                        return Err(failure);
+                    }
+                    if let Some(target) = room.target.take() {
+                        target.again();
+                    }
+                    (room.sent, room.peer, room.since) = (Sent::default(), 0, Instant::now());
+                    return Ok(false);
                 }
             }
             Ok(room.sent.complete && room.sent.open.is_empty())

@@ -1,10 +1,10 @@
 //! Puts: what is ready of a prompt, how far they are, and who wrote what they move.
 
 use crate::disagg::audit;
-use crate::scheduler::pair::Failure;
+use crate::scheduler::pair::{Failure, call_failure};
 use crate::sequence::{Sequence, Stage};
 use crate::transfer::{Open, TransferError};
-use hotseam_abi::component;
+use hotseam_abi::{ERR_INTERNAL, component};
 use hotseam_kv::{Items, KvStore};
 use hotseam_pd::{Reserve, Sums, Writer, WriterLayer};
 use hotseam_slots::{CallError, Digest, Snapshot, TransportCell};
@@ -32,6 +32,34 @@ pub(super) enum PutError {
     Call(CallError),
     /// Something else.
     Given(Failure),
+}
+
+impl From<Failure> for PutError {
+    fn from(failure: Failure) -> Self {
+        Self::Given(failure)
+    }
+}
+
+impl PutError {
+    /// As clients hear of it.
+    pub(super) fn failure(&self) -> Failure {
+        match self {
+            Self::Call(error) => call_failure(error),
+            Self::Given((code, message)) => (code, message.clone()),
+        }
+    }
+
+    /// As a fault of the transport; `None` if it cannot be one.
+    pub(super) fn fault(self, cell: &TransportCell) -> Option<CallError> {
+        match self {
+            Self::Call(error) => Some(error),
+            Self::Given((code, message)) if code.starts_with("E-KV-") => {
+                let (cell, variant) = (cell.put.cell(), cell.put.generation.spec.to_string());
+                Some(CallError { cell, variant, code: ERR_INTERNAL, message })
+            }
+            Self::Given(_) => None,
+        }
+    }
 }
 
 impl From<TransferError> for PutError {

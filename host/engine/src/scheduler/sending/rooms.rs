@@ -21,6 +21,8 @@ pub(super) struct Target {
     pub(super) fingerprint: Arc<Fingerprint>,
     pub(super) reserve: Box<Reserve>,
     pub(super) reply: Sender<ToDecode>,
+    /// The table that it is served with, where that is known to fit; otherwise that in force, if it fits.
+    pub(super) table: Option<Arc<Snapshot>>,
     pub(super) since: Instant,
 }
 
@@ -30,6 +32,11 @@ impl Target {
         let (room, code, message) = (self.reserve.room, code.to_owned(), message.to_owned());
         // A worker that is gone needs no answer.
         let _ = self.reply.send(ToDecode::Failed { room, code, message });
+    }
+
+    /// Asks the worker to ask once more.
+    pub(super) fn again(&self) {
+        let _ = self.reply.send(ToDecode::Again { room: self.reserve.room });
     }
 }
 
@@ -96,6 +103,17 @@ impl PrefillEnd {
     /// Whether any room has somebody to send to.
     pub(in crate::scheduler) fn is_sending(&self) -> bool {
         self.rooms.values().any(|room| room.target.is_some())
+    }
+
+    /// Prompts of an assignment that are kept for workers which have not come for them.
+    pub(in crate::scheduler) fn kept(&self, assignment: &str) -> usize {
+        self.rooms.values().filter(|room| room.target.is_none() && room.table.name() == assignment).count()
+    }
+
+    /// The table that a room is served with, where that is known.
+    pub(in crate::scheduler) fn table(&self, room: u64) -> Option<Arc<Snapshot>> {
+        let open = || self.rooms.get(&room).and_then(|room| room.target.as_ref());
+        self.asked.get(&room).or_else(open)?.table.clone()
     }
 
     /// Whether both workers of a room are here.

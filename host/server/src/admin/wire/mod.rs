@@ -4,7 +4,7 @@ mod swap;
 
 use std::collections::BTreeMap;
 
-use hotseam_engine::{GuardReport, Origin};
+use hotseam_engine::{GroupView, GuardReport, Origin};
 use hotseam_slots::{CellId, Class, Digest, Loaded, Rule, SwapRecord, VariantSpec};
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +23,9 @@ pub struct SlotsView {
     pub loaded: Vec<Loaded>,
     /// Plugin files in the plugin directories, by variant name; not checked or opened.
     pub available: Vec<String>,
+    /// The swap group of the worker, if it is in one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupView>,
     /// The swap that runs, or is in its probation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<SwapRecord>,

@@ -74,6 +74,9 @@ pub struct RollbackRequest {
     /// What becomes of sequences whose KV layout changes, if the swap is out of its probation.
     #[serde(default)]
     pub kv: KvPolicy,
+    /// Whether a swap of a swap group goes on without members that are not connected.
+    #[serde(default)]
+    pub without_absent: bool,
 }
 
 /// Answer of `POST /swap` and `POST /rollback`.

@@ -1,0 +1,191 @@
+//! What a worker knows of a swap of its group: who asks it, whom it has asked, and how far those are.
+
+use crate::swaps::trial::Failure;
+use hotseam_pd::{Order, shown};
+use hotseam_slots::{MemberStep, SwapStage};
+
+/// A worker that this one has asked.
+#[derive(Debug)]
+struct Below {
+    peer: u64,
+    worker: String,
+    /// Workers that it has asked itself.
+    behind: Vec<String>,
+    /// The last step that it has done.
+    done: Option<Order>,
+    /// Whether it has failed or gone.
+    lost: bool,
+}
+
+/// One swap of the group, as one of its workers sees it.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(super) swap: String,
+    /// The worker that asks this one, while it is there.
+    up: Option<u64>,
+    leads: bool,
+    /// Steps that were asked for and not answered.
+    asked: Vec<(u64, Order)>,
+    /// The last step that this worker and those below have done.
+    done: Option<Order>,
+    below: Vec<Below>,
+    /// Why all have to go back.
+    trouble: Option<Failure>,
+    /// Whether those above know of it.
+    pub(super) trouble_is_known: bool,
+}
+
+impl Node {
+    /// `up` asks this worker; without it this one leads. `below` are those that it asks.
+    pub(super) fn new(swap: String, up: Option<u64>, below: Vec<(u64, String)>) -> Self {
+        let below = below.into_iter().map(|(peer, worker)| Below {
+            peer,
+            worker,
+            behind: Vec::new(),
+            done: None,
+            lost: false,
+        });
+        Self {
+            swap,
+            leads: up.is_none(),
+            up,
+            asked: up.map(|peer| (peer, Order::Prepare)).into_iter().collect(),
+            done: None,
+            below: below.collect(),
+            trouble: None,
+            trouble_is_known: false,
+        }
+    }
+
+    pub(super) fn leads(&self) -> bool {
+        self.leads
+    }
+
+    pub(super) fn trouble(&self) -> Option<&Failure> {
+        self.trouble.as_ref()
+    }
+
+    /// Notes why all have to go back; the first reason counts.
+    pub(super) fn fail(&mut self, failure: Failure) {
+        self.trouble.get_or_insert(failure);
+    }
+
+    /// The connection of the worker above.
+    pub(super) fn above(&self) -> Option<u64> {
+        self.up
+    }
+
+    /// Connections of those below that are there.
+    pub(super) fn below(&self) -> Vec<u64> {
+        self.below.iter().filter(|below| !below.lost).map(|below| below.peer).collect()
+    }
+
+    /// A worker below is asked by another one already, which goes on asking: each is asked by one.
+    pub(super) fn is_asked_elsewhere(&mut self, peer: u64) {
+        self.below.retain(|below| below.peer != peer);
+    }
+
+    /// A step is asked for by `peer`; true if it has been done, so that it can be answered at once.
+    pub(super) fn ask(&mut self, peer: u64, order: Order, failure: Failure) -> bool {
+        if order == Order::TakeBack {
+            self.fail(failure);
+            self.trouble_is_known = true;
+        }
+        let done = self.done.is_some_and(|done| done >= order);
+        if !done {
+            self.asked.push((peer, order));
+        }
+        done
+    }
+
+    /// Whether somebody waits for `order`.
+    pub(super) fn is_asked(&self, order: Order) -> bool {
+        self.asked.iter().any(|(_, asked)| *asked == order)
+    }
+
+    /// The next step that is asked for.
+    pub(super) fn next(&self) -> Option<Order> {
+        let open = |order: &Order| self.done.is_none_or(|done| *order > done);
+        self.asked.iter().map(|(_, order)| *order).filter(open).min()
+    }
+
+    /// Whether nobody is above.
+    pub(super) fn is_alone(&self) -> bool {
+        self.up.is_none()
+    }
+
+    /// This worker and those below have done a step: who waits for that.
+    pub(super) fn did(&mut self, order: Order) -> Vec<u64> {
+        self.done = self.done.max(Some(order));
+        let waiting = self.asked.extract_if(.., |(_, asked)| *asked == order);
+        let waiting: Vec<u64> = waiting.map(|(peer, _)| peer).collect();
+        match order {
+            // Nobody asks for it.
+            Order::Well => self.up.into_iter().collect(),
+            _ => waiting,
+        }
+    }
+
+    /// A worker below has done a step, and those `behind` it. Returns who all that is.
+    pub(super) fn done(&mut self, peer: u64, order: Order, behind: Vec<String>) -> Vec<String> {
+        let Some(below) = self.below.iter_mut().find(|below| below.peer == peer) else { return Vec::new() };
+        below.done = below.done.max(Some(order));
+        below.behind = behind;
+        std::iter::once(&below.worker).chain(&below.behind).cloned().collect()
+    }
+
+    /// Everyone below, and behind those.
+    pub(super) fn everyone_below(&self) -> Vec<String> {
+        self.below
+            .iter()
+            .flat_map(|below| std::iter::once(&below.worker).chain(&below.behind))
+            .cloned()
+            .collect()
+    }
+
+    /// A worker below has failed. Steps are not expected of it any more, except to go back.
+    pub(super) fn failed(&mut self, peer: u64, group: &str, code: u16, message: &str) -> Option<SwapStage> {
+        let below = self.below.iter_mut().find(|below| below.peer == peer)?;
+        let (worker, message) = (below.worker.clone(), shown(message, 600));
+        let text = format!("worker {worker} of swap group `{group}`: {message}");
+        self.fail(Failure { code, message: text });
+        Some(SwapStage::Member { worker, step: MemberStep::Failed, message: Some(message) })
+    }
+
+    /// A connection has ended.
+    pub(super) fn gone(&mut self, peer: u64, group: &str) -> Option<SwapStage> {
+        self.asked.retain(|(asked, _)| *asked != peer);
+        let over = self.done >= Some(Order::Keep);
+        if self.up == Some(peer) {
+            self.up = None;
+            if !over {
+                let message = format!(
+                    "E-PLUG-405 the worker of swap group `{group}` that asked for the swap is gone before all had kept it"
+                );
+                self.fail(Failure { code: 405, message });
+            }
+            return None;
+        }
+        let below = self.below.iter_mut().find(|below| below.peer == peer)?;
+        below.lost = true;
+        let worker = below.worker.clone();
+        if !over {
+            let message = format!(
+                "E-PLUG-405 worker {worker} of swap group `{group}` went away before all had kept the swap"
+            );
+            self.fail(Failure { code: 405, message });
+        }
+        Some(SwapStage::Member { worker, step: MemberStep::Gone, message: None })
+    }
+
+    /// Whether everyone below that is there has done a step.
+    pub(super) fn have_done(&self, order: Order) -> bool {
+        self.below.iter().all(|below| below.lost || below.done >= Some(order))
+    }
+
+    /// Names of those below that have not done a step.
+    pub(super) fn missing(&self, order: Order) -> String {
+        let missing = self.below.iter().filter(|below| !below.lost && below.done < Some(order));
+        missing.map(|below| below.worker.as_str()).collect::<Vec<_>>().join(", ")
+    }
+}
