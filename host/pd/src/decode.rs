@@ -60,9 +60,24 @@ pub struct DecodeSide {
     links: HashMap<(String, u16), Link>,
 }
 
+/// The way to a link's thread. It is taken away before the thread looks for the last time, so that no command is lost.
+type Door = Arc<Mutex<Option<Sender<Command>>>>;
+
 struct Link {
-    commands: Sender<Command>,
+    door: Door,
     thread: JoinHandle<()>,
+}
+
+/// Hands a command in, or gives it back where nobody takes it any more.
+fn enter(door: &Door, command: Command) -> Result<(), Command> {
+    match &*door.lock().unwrap_or_else(PoisonError::into_inner) {
+        Some(commands) => commands.send(command).map_err(crossbeam_channel::SendError::into_inner),
+        None => Err(command),
+    }
+}
+
+fn shut(door: &Door) {
+    drop(door.lock().unwrap_or_else(PoisonError::into_inner).take());
 }
 
 impl DecodeSide {
@@ -90,16 +105,16 @@ impl DecodeSide {
     pub fn abort(&mut self, host: &str, port: u16, room: u64, reason: &str) {
         if let Some(link) = self.links.get(&(host.to_owned(), port)) {
             // A link that has ended has told the worker by ending.
-            let _ = link.commands.send(Command::Abort { room, reason: reason.to_owned() });
+            let _ = enter(&link.door, Command::Abort { room, reason: reason.to_owned() });
         }
     }
 
     fn tell(&mut self, host: &str, port: u16, command: Command) -> io::Result<()> {
         let key = (host.to_owned(), port);
         let command = match self.links.get(&key) {
-            Some(link) => match link.commands.send(command) {
+            Some(link) => match enter(&link.door, command) {
                 Ok(()) => return Ok(()),
-                Err(unsent) => unsent.into_inner(),
+                Err(command) => command,
             },
             None => command,
         };
@@ -108,14 +123,15 @@ impl DecodeSide {
             return Err(io::Error::other(format!("{MOST_LINKS} prefill workers are connected")));
         }
         let (commands, received) = unbounded();
+        // The receiver is here.
+        let _ = commands.send(command);
+        let door = Arc::new(Mutex::new(Some(commands)));
         let thread = std::thread::Builder::new().name("pd-prefill".into()).spawn({
             let (worker, patience, key) = (self.worker.clone(), self.patience, key.clone());
-            let (sink, stop) = (Arc::clone(&self.sink), Arc::clone(&self.stop));
-            move || run(&worker, patience, &key, &received, &sink, &stop)
+            let (sink, stop, door) = (Arc::clone(&self.sink), Arc::clone(&self.stop), Arc::clone(&door));
+            move || run(&worker, patience, &key, (&door, &received), &sink, &stop)
         })?;
-        // The thread was just started and has the receiver.
-        let _ = commands.send(command);
-        self.links.insert(key, Link { commands, thread });
+        self.links.insert(key, Link { door, thread });
         Ok(())
     }
 }
@@ -124,7 +140,7 @@ impl Drop for DecodeSide {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         for (_, link) in self.links.drain() {
-            drop(link.commands);
+            shut(&link.door);
             // A panic of it was printed.
             let _ = link.thread.join();
         }
@@ -143,7 +159,7 @@ fn run(
     worker: &str,
     patience: Patience,
     (host, port): &(String, u16),
-    commands: &Receiver<Command>,
+    (door, commands): (&Door, &Receiver<Command>),
     sink: &Sink<DecodeEvent>,
     stop: &Arc<AtomicBool>,
 ) {
@@ -164,7 +180,8 @@ fn run(
     open.into_iter().for_each(|room| {
         fail(room);
     });
-    // What was sent here in the meantime fails with it; what comes later finds the channel closed.
+    // What was sent here in the meantime fails with it; what comes later finds the door shut.
+    shut(door);
     for command in commands.try_iter() {
         if let Command::Reserve { reserve, .. } = command {
             fail(reserve.room);
