@@ -66,11 +66,7 @@ fn counter(worker: &Server, name: &str) -> u64 {
 }
 
 /// Asks a worker in a thread of its own.
-fn ask<'scope>(
-    scope: &'scope std::thread::Scope<'scope, '_>,
-    address: &str,
-    case: &Case,
-) -> Answer<'scope> {
+fn ask<'scope>(scope: &'scope std::thread::Scope<'scope, '_>, address: &str, case: &Case) -> Answer<'scope> {
     let (address, case) = (address.to_owned(), case.clone());
     scope.spawn(move || post(&address, &case).map_or(Err(Refusal::Cut), |reply| case.said(&reply)))
 }
@@ -85,8 +81,7 @@ fn either_worker_is_killed_at_any_moment_and_comes_back() {
         prefill_during(&mut stage);
         prefill_after(&mut stage);
         decode_during(&mut stage);
-        assert_no_more(&stage.prefill, &before[0]);
-        assert_no_more(&stage.decode, &before[1]);
+        assert_no_more(&[(&stage.prefill, &before[0]), (&stage.decode, &before[1])]);
     }
 }
 

@@ -120,24 +120,29 @@ fn files(dir: &std::path::Path) -> usize {
     entries.map(|entry| if entry.path().is_dir() { files(&entry.path()) } else { 1 }).sum()
 }
 
-/// Waits until a worker has no more of anything than `before`.
+/// Waits until workers have no more of anything than each had before.
 ///
 /// # Panics
-/// If it still has, which is told.
-pub fn assert_no_more(worker: &Server, before: &Census) {
+/// If one still has, which is told.
+pub fn assert_no_more(workers: &[(&Server, &Census)]) {
     let until = Instant::now() + SETTLE;
     loop {
-        let now = count(worker);
-        let more: Vec<String> = now
-            .iter()
-            .map(|(kind, count)| (kind, count, before.get(kind).copied().unwrap_or(0)))
-            .filter(|(_, count, before)| *count > before)
-            .map(|(kind, count, before)| format!("{kind}: {count}, before {before}"))
-            .collect();
-        if more.is_empty() {
+        let left: Vec<String> = workers.iter().filter_map(|(worker, before)| left(worker, before)).collect();
+        if left.is_empty() {
             return;
         }
-        assert!(Instant::now() < until, "left behind in {}: {}", worker.address, more.join("; "));
+        assert!(Instant::now() < until, "left behind: {}", left.join("\n"));
         std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// What a worker has more of than before.
+fn left(worker: &Server, before: &Census) -> Option<String> {
+    let more: Vec<String> = count(worker)
+        .iter()
+        .map(|(kind, count)| (kind, count, before.get(kind).copied().unwrap_or(0)))
+        .filter(|(_, count, before)| *count > before)
+        .map(|(kind, count, before)| format!("{kind}: {count}, before {before}"))
+        .collect();
+    (!more.is_empty()).then(|| format!("{}: {}", worker.address, more.join("; ")))
 }

@@ -134,8 +134,12 @@ impl Router {
             .stderr(file().expect("a log"))
             .spawn()
             .expect("a router");
-        let mut router =
-            Self { process, address: format!("127.0.0.1:{port}"), metrics: format!("127.0.0.1:{metrics}"), log };
+        let mut router = Self {
+            process,
+            address: format!("127.0.0.1:{port}"),
+            metrics: format!("127.0.0.1:{metrics}"),
+            log,
+        };
         let until = Instant::now() + PATIENCE;
         while !router.is_ready() {
             let ended = router.process.try_wait().expect("its state");
@@ -174,11 +178,12 @@ impl Router {
         exchange(stream, method, path, body)
     }
 
-    /// Its counters whose names have a word in them, as Prometheus reads them.
-    pub fn counters(&self, word: &str) -> Vec<String> {
+    /// Sum of one of its counters over all labels.
+    pub fn counter(&self, name: &str) -> u64 {
         let stream = TcpStream::connect(&self.metrics).expect("a connection");
         let text = exchange(stream, "GET", "/metrics", "").body;
-        text.lines().filter(|line| !line.starts_with('#') && line.contains(word)).map(str::to_owned).collect()
+        let lines = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('{'));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
     }
 
     /// The end of its log.

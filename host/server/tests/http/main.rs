@@ -282,7 +282,9 @@ async fn a_stream_that_fails_before_its_first_token_has_a_status() {
     let site = start(script, true).await;
     for path in [TEXT, CHAT, "/generate"] {
         let body = match path {
-            CHAT => json!({"model": "nano-v4", "messages": [{"role": "user", "content": "x"}], "stream": true}),
+            CHAT => {
+                json!({"model": "nano-v4", "messages": [{"role": "user", "content": "x"}], "stream": true})
+            }
             TEXT => json!({"model": "nano-v4", "prompt": "x", "stream": true}),
             _ => json!({"text": "x", "stream": true}),
         };
