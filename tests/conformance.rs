@@ -125,6 +125,7 @@ const FAULTS: &[(&str, &str, &str, Flag)] = &[
     ("faulty/kv_transport", "layer-offset", "kv_transport", Flag::Fails),
     ("faulty/kv_transport", "ring-size", "kv_transport", Flag::Fails),
     ("faulty/kv_transport", "truncated-page", "kv_transport", Flag::Fails),
+    ("faulty/kv_transport", "stale-page", "kv_transport", Flag::Fails),
     ("faulty/kv_transport", "bit-flip", "kv_transport", Flag::Fails),
     ("faulty/kv_transport", "reorder", "kv_transport", Flag::Fails),
     ("faulty/kv_transport", "stray-page", "kv_transport", Flag::Fails),

@@ -1,42 +1,11 @@
 //! Twenty requests through each router that people use, answered as a worker alone answers them.
 
-use hotseam_tests::http::{Answer, Server};
-use hotseam_tests::root;
+use hotseam_tests::answers::{Case, Said, chat, completion, generate, with};
+use hotseam_tests::http::{Answer, Reply, Server};
+use hotseam_tests::pairs::worker;
 use hotseam_tests::routers::{Behind, Kind, Router};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::time::{Duration, Instant};
-
-const NEEDLE: &str = "The old school stood by the river. The secret word of Lisbon is tiger. Snow fell on the hills. \
-                      What is the secret word of Lisbon?";
-
-/// A request of the set.
-struct Case {
-    path: &'static str,
-    body: Value,
-}
-
-fn chat(extra: Value) -> Case {
-    let body = json!({
-        "model": "nano-v4", "messages": [{"role": "user", "content": NEEDLE}], "max_tokens": 12, "temperature": 0
-    });
-    Case { path: "/v1/chat/completions", body: with(body, extra) }
-}
-
-fn completion(extra: Value) -> Case {
-    let body = json!({"model": "nano-v4", "prompt": "Once upon a time", "max_tokens": 9, "temperature": 0});
-    Case { path: "/v1/completions", body: with(body, extra) }
-}
-
-/// `params` on top of the usual ones; `extra` beside them.
-fn generate(params: Value, extra: Value) -> Case {
-    let params = with(json!({"max_new_tokens": 9, "temperature": 0}), params);
-    Case { path: "/generate", body: with(json!({ "sampling_params": params }), extra) }
-}
-
-fn with(mut body: Value, extra: Value) -> Value {
-    body.as_object_mut().expect("an object").extend(extra.as_object().expect("an object").clone());
-    body
-}
 
 /// The same for each router.
 fn cases() -> Vec<Case> {
@@ -65,87 +34,30 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// What an answer says: for each choice its text, why it ended, and its tokens with their probabilities if there are any.
-fn said(case: &Case, answer: &Answer, of: &str) -> Vec<(String, Value, Value)> {
-    assert_eq!(answer.status, 200, "{of}: {} {}: {}", case.path, case.body, answer.body);
-    let objects = match case.body["stream"] == true {
-        true => events(&answer.body),
-        false => match answer.json() {
-            Value::Array(objects) => objects,
-            object => vec![object],
-        },
-    };
-    let mut choices: Vec<(String, Value, Value)> = Vec::new();
-    let mut note = |index: usize, text: &str, whole: bool, reason: &Value, logprobs: Value| {
-        choices.resize(choices.len().max(index + 1), (String::new(), Value::Null, Value::Null));
-        let choice = &mut choices[index];
-        match whole {
-            true => choice.0 = text.to_owned(),
-            false => choice.0 += text,
-        }
-        if !reason.is_null() {
-            choice.1 = reason.clone();
-        }
-        if !logprobs.is_null() {
-            choice.2 = singles(logprobs);
-        }
-    };
-    for (position, object) in objects.iter().enumerate() {
-        if case.path == "/generate" {
-            let index = match case.body["stream"] == true {
-                true => object["index"].as_u64().unwrap_or(0) as usize,
-                false => position,
-            };
-            let (meta, text) = (&object["meta_info"], object["text"].as_str().expect("text"));
-            note(index, text, true, &meta["finish_reason"]["type"], meta["output_token_logprobs"].clone());
-        }
-        for choice in object["choices"].as_array().into_iter().flatten() {
-            let text = ["/message/content", "/delta/content", "/text"];
-            let text = text.iter().find_map(|at| choice.pointer(at)?.as_str()).unwrap_or_default();
-            let index = choice["index"].as_u64().expect("an index") as usize;
-            note(index, text, false, &choice["finish_reason"], choice["logprobs"].clone());
-        }
-    }
-    choices
-}
-
-/// Numbers as the f32 that they are: a router that joins the answers of a pair reads them and writes them anew, and its last
-/// digits of an f64 differ.
-fn singles(value: Value) -> Value {
-    match value {
-        Value::Number(number) if number.is_f64() => json!(number.as_f64().map(|number| number as f32)),
-        Value::Array(items) => items.into_iter().map(singles).collect(),
-        Value::Object(fields) => fields.into_iter().map(|(key, value)| (key, singles(value))).collect(),
-        other => other,
-    }
-}
-
-/// Events of a stream, without the closing `[DONE]`.
-fn events(body: &str) -> Vec<Value> {
-    let lines: Vec<&str> =
-        body.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim).collect();
-    assert_eq!(lines.last(), Some(&"[DONE]"), "{body}");
-    lines[..lines.len() - 1].iter().map(|line| serde_json::from_str(line).expect("JSON events")).collect()
+/// What an answer says.
+fn said(case: &Case, answer: Answer, of: &str) -> Vec<Said> {
+    let reply = Reply::from(answer);
+    case.said(&reply)
+        .unwrap_or_else(|why| panic!("{of}: {why:?}: {} {}: {}", case.path, case.body, reply.body))
 }
 
 /// Sends all cases through `router`; `direct` says what each has to be answered.
-fn pass(kind: Kind, router: &Router, direct: &[Vec<(String, Value, Value)>]) {
+fn pass(kind: Kind, router: &Router, direct: &[Vec<Said>]) {
     for (case, want) in cases().iter().zip(direct) {
-        let answer = router.post(case.path, &case.body);
-        let got = said(case, &answer, &format!("{kind:?}"));
+        let got = said(case, router.post(case.path, &case.body), &format!("{kind:?}"));
         // vLLM's router drops `n` of `sampling_params`, so that one choice comes.
         let dropped =
             kind == Kind::Vllm && case.path == "/generate" && case.body["sampling_params"]["n"] == 2;
         let want = if dropped { &want[..1] } else { want };
-        assert_eq!(got, want, "{kind:?}: {} {}: {}", case.path, case.body, answer.body);
+        assert_eq!(got, want, "{kind:?}: {} {}", case.path, case.body);
     }
 }
 
-fn direct(server: &Server) -> Vec<Vec<(String, Value, Value)>> {
+fn direct(server: &Server) -> Vec<Vec<Said>> {
     let answers: Vec<_> =
-        cases().iter().map(|case| said(case, &server.post(case.path, &case.body), "a worker")).collect();
+        cases().iter().map(|case| said(case, server.post(case.path, &case.body), "a worker")).collect();
     assert_eq!(answers.len(), 20);
-    assert!(answers[0][0].0.contains("tiger"), "{:?}", answers[0]);
+    assert!(answers[0][0].text.contains("tiger"), "{:?}", answers[0]);
     assert_eq!((answers[2].len(), answers[10].len(), answers[12].len(), answers[16].len()), (2, 2, 2, 2));
     answers
 }
@@ -199,18 +111,16 @@ fn routers_in_front_of_two_workers() {
     }
 }
 
-#[test]
-fn routers_in_front_of_a_pair() {
-    let kinds = installed();
+/// Sends all cases through these routers to a pair over a transport.
+fn in_front_of_a_pair(kinds: &[Kind], transport: &str) {
     if kinds.is_empty() {
         return;
     }
     let want = direct(&Server::start(&[]));
-    let worker = |role: &str| Server::serve(&root().join(format!("configs/pd-{role}.yaml")), &[]);
-    let (prefill, decode) = (worker("prefill"), worker("decode"));
+    let (prefill, decode) = (worker("prefill", transport, &[]), worker("decode", transport, &[]));
     for kind in kinds {
-        let router = Router::start(kind, Behind::Pairs(&[&prefill.address], &[&decode.address]));
-        pass(kind, &router, &want);
+        let router = Router::start(*kind, Behind::Pairs(&[&prefill.address], &[&decode.address]));
+        pass(*kind, &router, &want);
         for worker in [&prefill, &decode] {
             assert_empty(worker);
         }
@@ -219,5 +129,18 @@ fn routers_in_front_of_a_pair() {
         worker.ask("GET", "/server_info", None).json()["internal_states"][0]["generation_tokens_total"]
             .as_u64()
     };
-    assert!(generated(&decode) > Some(300), "decode generated {:?}", generated(&decode));
+    let least = 100 * kinds.len() as u64;
+    assert!(generated(&decode) > Some(least), "decode generated {:?}", generated(&decode));
+}
+
+#[test]
+fn routers_in_front_of_a_pair() {
+    in_front_of_a_pair(&installed(), "kv_transport/tcp");
+}
+
+/// The transport is nothing that a router knows of, so that one of them is enough.
+#[test]
+fn a_router_in_front_of_a_pair_over_shared_memory() {
+    let kinds: Vec<Kind> = installed().into_iter().filter(|kind| *kind == Kind::Smg).collect();
+    in_front_of_a_pair(&kinds, "kv_transport/shm");
 }

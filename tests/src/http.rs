@@ -14,6 +14,8 @@ use std::time::Duration;
 const SOCKET: &str = "admin.sock";
 /// In a server's directory.
 const STDERR: &str = "stderr.log";
+/// In a server's directory.
+const TEMPORARY: &str = "tmp";
 
 /// A server process on a free port of the loopback; it is ended when dropped.
 pub struct Server {
@@ -33,6 +35,23 @@ pub struct Answer {
     pub status: u16,
     /// Body as text.
     pub body: String,
+}
+
+/// What came of a request whose other side may be gone at any moment.
+#[derive(Debug, Clone)]
+pub struct Reply {
+    /// Status code.
+    pub status: u16,
+    /// Body as text, as far as it came.
+    pub body: String,
+    /// Whether all of it came, by its length or its last chunk.
+    pub whole: bool,
+}
+
+impl From<Answer> for Reply {
+    fn from(answer: Answer) -> Self {
+        Self { status: answer.status, body: answer.body, whole: true }
+    }
 }
 
 impl Answer {
@@ -67,13 +86,24 @@ impl Server {
     /// Ends the process with SIGKILL and starts another like it in the same directory.
     pub fn killed_and_started_again(mut self) -> Self {
         self.kill();
-        (self.process, self.address) = spawn(&self.config, &self.overrides, self.dir.path());
+        self.start_again();
         self
     }
 
-    fn kill(&mut self) {
+    /// Ends the process with SIGKILL.
+    pub fn kill(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+
+    /// Starts another process like it, of which nothing is left but its directory.
+    pub fn start_again(&mut self) {
+        (self.process, self.address) = spawn(&self.config, &self.overrides, self.dir.path());
+    }
+
+    /// Number of the process.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
     }
 
     /// What it and those before it in its directory have said on stderr.
@@ -99,6 +129,11 @@ impl Server {
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time-out");
         send(&mut stream, method, path, "", body);
         answer(stream)
+    }
+
+    /// Where it makes temporary files.
+    pub fn temporary(&self) -> PathBuf {
+        self.dir.path().join(TEMPORARY)
     }
 
     /// The directory of its state.
@@ -146,7 +181,8 @@ impl Drop for Server {
 /// Starts a server and waits until it is ready; returns it and its address.
 fn spawn(config: &Path, overrides: &[String], dir: &Path) -> (Child, String) {
     let mut command = hotseam();
-    command.args(["serve", "-c"]).arg(config);
+    std::fs::create_dir_all(dir.join(TEMPORARY)).expect("a directory");
+    command.args(["serve", "-c"]).arg(config).env("TMPDIR", dir.join(TEMPORARY));
     command.args(["--set", "server.listen=127.0.0.1:0", "--set"]);
     command.arg(format!("server.admin={}", dir.join(SOCKET).display())).arg("--set");
     command.arg(format!("plugins.state_dir={}", dir.join("state").display()));
@@ -173,42 +209,67 @@ pub fn run(command: &mut Command) -> (i32, String, String) {
 /// # Panics
 /// If the other side takes nothing more.
 pub fn send(stream: &mut impl Write, method: &str, path: &str, headers: &str, body: &str) {
+    try_send(stream, method, path, headers, body).expect("a sent request");
+}
+
+/// As [`send`].
+///
+/// # Errors
+/// If the other side takes nothing more.
+pub fn try_send(
+    stream: &mut impl Write,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> std::io::Result<()> {
     let head = format!(
         "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-type: application/json\r\n{headers}content-length: {}\r\n\r\n",
         body.len()
     );
-    stream
-        .write_all(head.as_bytes())
-        .and_then(|()| stream.write_all(body.as_bytes()))
-        .expect("a sent request");
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())
 }
 
 /// Reads an answer to its end.
 ///
 /// # Panics
 /// If it is none.
-pub fn answer(mut stream: impl Read) -> Answer {
-    let mut text = Vec::new();
-    stream.read_to_end(&mut text).expect("an answer");
-    let text = String::from_utf8(text).expect("UTF-8");
-    let (head, body) = text.split_once("\r\n\r\n").expect("a head");
-    let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("a status");
-    let body = match head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
-        true => dechunk(body),
-        false => body.to_owned(),
-    };
-    Answer { status, body }
+pub fn answer(stream: impl Read) -> Answer {
+    let reply = reply(stream).expect("an answer");
+    Answer { status: reply.status, body: reply.body }
 }
 
-fn dechunk(mut body: &str) -> String {
-    let mut out = String::new();
-    while let Some((size, rest)) = body.split_once("\r\n") {
-        let size = usize::from_str_radix(size.trim(), 16).expect("a chunk size");
-        if size == 0 {
-            break;
-        }
-        out.push_str(&rest[..size]);
-        body = &rest[size + 2..];
+/// Reads what comes of an answer, each part of it within the time-out of the stream; `None` if not even its head came.
+pub fn reply(mut stream: impl Read) -> Option<Reply> {
+    let (mut bytes, mut block) = (Vec::new(), [0; 4096]);
+    while let Ok(n @ 1..) = stream.read(&mut block) {
+        bytes.extend_from_slice(&block[..n]);
     }
-    out
+    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&bytes[..end]).ok()?.to_ascii_lowercase();
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    let body = &bytes[end + 4..];
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+    let (body, whole) = match head.contains("transfer-encoding: chunked") {
+        true => dechunk(body),
+        false => (body.to_vec(), length.is_none_or(|length: usize| length == body.len())),
+    };
+    Some(Reply { status, body: String::from_utf8_lossy(&body).into_owned(), whole })
+}
+
+/// Joins chunks; whether the last of them came.
+fn dechunk(mut rest: &[u8]) -> (Vec<u8>, bool) {
+    let mut out = Vec::new();
+    while let Some(line) = rest.windows(2).position(|window| window == b"\r\n") {
+        let size = std::str::from_utf8(&rest[..line]).ok();
+        let Some(size) = size.and_then(|size| usize::from_str_radix(size.trim(), 16).ok()) else { break };
+        if size == 0 {
+            return (out, true);
+        }
+        rest = &rest[line + 2..];
+        out.extend_from_slice(&rest[..size.min(rest.len())]);
+        rest = rest.get(size + 2..).unwrap_or_default();
+    }
+    (out, false)
 }

@@ -3,8 +3,10 @@
 //! The plugins under test are the built `.so` files beside the test executable, so `cargo build --release --workspace`
 //! comes first (`scripts/test` does it).
 
+pub mod answers;
 pub mod goldens;
 pub mod http;
+pub mod pairs;
 pub mod routers;
 
 use hotseam_checkpoint::random::Preset;

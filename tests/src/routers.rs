@@ -36,6 +36,8 @@ pub struct Router {
     process: Child,
     /// `127.0.0.1:port`.
     pub address: String,
+    /// Where it tells its counters.
+    metrics: String,
     log: tempfile::TempDir,
 }
 
@@ -106,6 +108,11 @@ impl Kind {
 impl Router {
     /// Starts a router and waits until it finds all workers well.
     pub fn start(kind: Kind, behind: Behind<'_>) -> Self {
+        Self::start_with(kind, behind, &[])
+    }
+
+    /// As [`Router::start`], with more arguments.
+    pub fn start_with(kind: Kind, behind: Behind<'_>, more: &[&str]) -> Self {
         let (port, metrics) = (free_port(), free_port());
         let log = tempfile::tempdir().expect("a temporary directory");
         let file = || std::fs::File::options().create(true).append(true).open(log.path().join("log"));
@@ -120,13 +127,19 @@ impl Router {
                 "--prometheus-port",
                 &metrics.to_string(),
             ])
+            .args(more)
             .env("HF_HUB_OFFLINE", "1")
             .stdin(Stdio::null())
             .stdout(file().expect("a log"))
             .stderr(file().expect("a log"))
             .spawn()
             .expect("a router");
-        let mut router = Self { process, address: format!("127.0.0.1:{port}"), log };
+        let mut router = Self {
+            process,
+            address: format!("127.0.0.1:{port}"),
+            metrics: format!("127.0.0.1:{metrics}"),
+            log,
+        };
         let until = Instant::now() + PATIENCE;
         while !router.is_ready() {
             let ended = router.process.try_wait().expect("its state");
@@ -163,6 +176,14 @@ impl Router {
         let stream = TcpStream::connect(&self.address)
             .unwrap_or_else(|error| panic!("no connection ({error}): {}", self.said()));
         exchange(stream, method, path, body)
+    }
+
+    /// Sum of one of its counters over all labels.
+    pub fn counter(&self, name: &str) -> u64 {
+        let stream = TcpStream::connect(&self.metrics).expect("a connection");
+        let text = exchange(stream, "GET", "/metrics", "").body;
+        let lines = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('{'));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
     }
 
     /// The end of its log.

@@ -35,6 +35,7 @@ mod services;
 mod sidecar;
 pub mod signature;
 mod stage;
+mod staging;
 mod state;
 mod suggest;
 mod verify;

@@ -8,13 +8,13 @@ use crate::probe::{Failed, Probe, Suspect, Verdict};
 use crate::resolve::{self, Resolved};
 use crate::root::ROOTS;
 use crate::sidecar::Mirror;
+use crate::staging::Staging;
 use crate::state::{Quarantined, State};
 use crate::verify::{self, Checked, Sidecars};
 use crate::{elf, stage};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tempfile::TempDir;
 
 /// What a loader works with.
 #[derive(Debug, Clone, Default)]
@@ -33,7 +33,7 @@ pub struct LoaderConfig {
 #[derive(Debug)]
 pub struct Loader {
     config: LoaderConfig,
-    staging: TempDir,
+    staging: Staging,
     state: State,
     opening: Mutex<()>,
     opened: Mutex<HashMap<String, Arc<Plugin>>>,
@@ -76,7 +76,7 @@ impl Loader {
     }
 
     /// A loader. Makes a private staging directory (mode 0700) in the system's place for temporary files; it is removed
-    /// with the loader.
+    /// with the loader, or by the next process if this one is killed.
     ///
     /// # Errors
     /// [`LoadError::Io`] if a plugin directory is not readable, or a directory cannot be made; [`LoadError::Path`] if
@@ -88,11 +88,13 @@ impl Loader {
         }
         config.policy.check()?;
         let state = State::open(config.state_dir.clone())?;
-        let staging = tempfile::Builder::new()
-            .prefix("hotseam-plugins-")
-            .tempdir()
-            .map_err(|e| stage::io_error("staging", "make a directory in", &std::env::temp_dir(), &e))?;
-        Ok(Self { config, staging, state, opening: Mutex::default(), opened: Mutex::default() })
+        Ok(Self {
+            config,
+            staging: Staging::new()?,
+            state,
+            opening: Mutex::default(),
+            opened: Mutex::default(),
+        })
     }
 
     /// Another loader with the same configuration, which has opened nothing yet.

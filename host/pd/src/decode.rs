@@ -83,9 +83,24 @@ struct Own {
     members: Arc<Mutex<HashSet<Place>>>,
 }
 
+/// The way to a link's thread. It is taken away before the thread looks for the last time, so that no command is lost.
+type Door = Arc<Mutex<Option<Sender<Command>>>>;
+
 struct Link {
-    commands: Sender<Command>,
+    door: Door,
     thread: JoinHandle<()>,
+}
+
+/// Hands a command in, or gives it back where nobody takes it any more.
+fn enter(door: &Door, command: Command) -> Result<(), Command> {
+    match &*lock(door) {
+        Some(commands) => commands.send(command).map_err(crossbeam_channel::SendError::into_inner),
+        None => Err(command),
+    }
+}
+
+fn shut(door: &Door) {
+    drop(lock(door).take());
 }
 
 impl DecodeSide {
@@ -144,16 +159,16 @@ impl DecodeSide {
     pub fn abort(&mut self, host: &str, port: u16, room: u64, reason: &str) {
         if let Some(link) = self.links.get(&(host.to_owned(), port)) {
             // A link that has ended has told the worker by ending.
-            let _ = link.commands.send(Command::Abort { room, reason: reason.to_owned() });
+            let _ = enter(&link.door, Command::Abort { room, reason: reason.to_owned() });
         }
     }
 
     fn tell(&mut self, host: &str, port: u16, command: Command) -> io::Result<()> {
         let key = (host.to_owned(), port);
         let command = match self.links.get(&key) {
-            Some(link) => match link.commands.send(command) {
+            Some(link) => match enter(&link.door, command) {
                 Ok(()) => return Ok(()),
-                Err(unsent) => unsent.into_inner(),
+                Err(command) => command,
             },
             None => command,
         };
@@ -168,14 +183,15 @@ impl DecodeSide {
         }
         let (commands, received) = unbounded();
         if let Some(command) = first {
-            // Its receiver is here.
+            // The receiver is here.
             let _ = commands.send(command);
         }
+        let door = Arc::new(Mutex::new(Some(commands)));
         let thread = std::thread::Builder::new().name("pd-prefill".into()).spawn({
-            let (own, place, way) = (self.own.clone(), place.clone(), commands.clone());
-            move || run(&own, &place, (way, &received))
+            let (own, place, door) = (self.own.clone(), place.clone(), Arc::clone(&door));
+            move || run(&own, &place, &door, &received)
         })?;
-        self.links.insert(place, Link { commands, thread });
+        self.links.insert(place, Link { door, thread });
         Ok(())
     }
 }
@@ -184,7 +200,7 @@ impl Drop for DecodeSide {
     fn drop(&mut self) {
         self.own.stop.store(true, Ordering::Release);
         for (_, link) in self.links.drain() {
-            drop(link.commands);
+            shut(&link.door);
             // A panic of it was printed.
             let _ = link.thread.join();
         }
@@ -198,8 +214,8 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves one prefill worker until the way to it breaks; the next reservation starts another. `way` leads to `commands`.
-fn run(own: &Own, place: &Place, (way, commands): (Sender<Command>, &Receiver<Command>)) {
+/// Serves one prefill worker until the way to it breaks; the next reservation starts another. The door leads to `commands`.
+fn run(own: &Own, place: &Place, door: &Door, commands: &Receiver<Command>) {
     let (host, port) = place;
     let name = format!("prefill worker {host}:{port}");
     let rooms = Rooms::default();
@@ -209,7 +225,8 @@ fn run(own: &Own, place: &Place, (way, commands): (Sender<Command>, &Receiver<Co
             let group = own.group.as_ref().filter(|_| in_group);
             let member = group.map(|group| {
                 lock(&own.members).insert(place.clone());
-                group.join(format!("{host}:{port}"), move |m| way.send(Command::Group(m)).is_ok())
+                let door = Arc::clone(door);
+                group.join(format!("{host}:{port}"), move |m| enter(&door, Command::Group(m)).is_ok())
             });
             let left = member.as_ref().map(Membership::left);
             let error = talk(own, &stream, commands, &rooms, member);
@@ -228,7 +245,8 @@ fn run(own: &Own, place: &Place, (way, commands): (Sender<Command>, &Receiver<Co
     open.into_iter().for_each(|room| {
         fail(room);
     });
-    // What was sent here in the meantime fails with it; what comes later finds the channel closed.
+    // What was sent here in the meantime fails with it; what comes later finds the door shut.
+    shut(door);
     for command in commands.try_iter() {
         if let Command::Reserve { reserve, .. } = command {
             fail(reserve.room);

@@ -19,6 +19,9 @@ use crate::lifecycle::{Life, Lifecycle};
 /// Silence after which a comment is sent, so that proxies keep the connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
+/// What is sent then.
+const SILENCE: &[u8] = b": keep-alive\n\n";
+
 fn stopped() -> ApiError {
     ApiError::unavailable("shutting_down", "the server stopped before the answer was complete")
 }
@@ -41,37 +44,54 @@ pub(crate) async fn whole(mut generation: Generation, life: &Lifecycle) -> Resul
 }
 
 /// Answers with a stream of events. The generation is cancelled when the client leaves.
-pub(crate) fn stream(generation: Generation, life: Lifecycle) -> Response {
+///
+/// # Errors
+/// If the request fails before it says anything: with a status, by which a router knows that another worker may be asked.
+pub(crate) async fn stream(mut generation: Generation, life: Lifecycle) -> Result<Response, ApiError> {
+    let first = tokio::select! {
+        news = generation.next() => Some(news.transpose()?),
+        () = life.reached(Life::Cut) => return Err(stopped()),
+        // From here on proxies have to hear something.
+        () = tokio::time::sleep(KEEP_ALIVE) => None,
+    };
     let (sender, receiver) = mpsc::channel(16);
     tokio::spawn(async move {
         tokio::select! {
             // Also while nothing is written: a client may leave during a long prefill.
             () = sender.closed() => {}
-            _ = events(generation, &sender, &life) => {}
+            _ = events(generation, first, &sender, &life) => {}
         }
     });
     let body = ReceiverStream::new(receiver).map(Ok::<Bytes, std::convert::Infallible>);
     let mut response = warp::reply::stream(body).into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    response
+    Ok(response)
 }
 
-/// Writes all events; an error if the client left.
+/// Writes all events, beginning with the news that is known already; an error if the client left.
 async fn events(
     mut generation: Generation,
+    first: Option<Option<(usize, Delta)>>,
     sender: &mpsc::Sender<Bytes>,
     life: &Lifecycle,
 ) -> Result<(), mpsc::error::SendError<Bytes>> {
     let mut begun = vec![false; generation.choices()];
+    if first.is_none() {
+        sender.send(Bytes::from_static(SILENCE)).await?;
+    }
+    let mut known = first.map(|news| news.map(Ok));
     loop {
-        let news = tokio::select! {
-            news = generation.next() => news,
-            () = life.reached(Life::Cut) => Some(Err(stopped())),
-            () = tokio::time::sleep(KEEP_ALIVE) => {
-                sender.send(Bytes::from_static(b": keep-alive\n\n")).await?;
-                continue;
-            }
+        let news = match known.take() {
+            Some(news) => news,
+            None => tokio::select! {
+                news = generation.next() => news,
+                () = life.reached(Life::Cut) => Some(Err(stopped())),
+                () = tokio::time::sleep(KEEP_ALIVE) => {
+                    sender.send(Bytes::from_static(SILENCE)).await?;
+                    continue;
+                }
+            },
         };
         match news {
             Some(Ok((index, delta))) => {

@@ -206,7 +206,7 @@ impl Public {
         let start = Start { form: ask.form(about, &requests), requests, prompt_tokens, transfer };
         let generation = Generation::start(&*served.backend, start, &self.choices, &self.live)?;
         if ask.stream() {
-            Ok(answer::stream(generation, self.life.clone()))
+            answer::stream(generation, self.life.clone()).await
         } else {
             answer::whole(generation, &self.life).await
         }

@@ -188,6 +188,12 @@ impl Peer {
         true
     }
 
+    /// Whether its connection is lost and nothing waits for another.
+    pub(crate) fn rests(&self) -> bool {
+        let lane = self.shared.lock();
+        lane.stream.is_none() && lane.connections > 0 && lane.queue.is_empty() && lane.flying.is_empty()
+    }
+
     /// Reads the source of a ticket no more, from when this returns.
     pub(crate) fn cancel(&self, ticket: u64) {
         let mut lane = self.shared.lock();

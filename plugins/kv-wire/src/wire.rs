@@ -262,6 +262,10 @@ impl Wire {
         if state.peers.len() >= MOST_PEERS {
             return Err(Error::internal(format!("{MOST_PEERS} peers are known")));
         }
+        // A worker that was started anew has another endpoint; what it was needs no thread any more.
+        for known in state.peers.values_mut() {
+            drop(known.peer.take_if(|peer| peer.rests()));
+        }
         // Never a number that was given before: somebody may hold it.
         state.last_ticket += 1;
         let number = state.last_ticket;

@@ -40,10 +40,11 @@ pub(super) fn run(runner: &mut Runner<'_>) {
         return runner.fail(Op::KvTransport, "functions", missing);
     }
     type Body = fn(&mut Runner<'_>, &mut Judge) -> Outcome;
-    let cases: [(&str, Body); 6] = [
+    let cases: [(&str, Body); 7] = [
         ("scattered items of every component", scattered),
         ("no items", no_items),
         ("a second register replaces the regions", register_again),
+        ("other items to where items were put before", put_again),
         ("cancel before poll, and of an unknown ticket", cancel),
         ("an item past the destination", item_out_of_range),
         ("a layer that is not registered", unknown_region),
@@ -105,6 +106,26 @@ fn register_again(runner: &mut Runner<'_>, judge: &mut Judge) -> Outcome {
     wait(runner, ticket)?;
     old.verify(judge);
     new.verify(judge);
+    Ok(())
+}
+
+/// Pages are used again for other requests: what stands there is what was put last.
+fn put_again(runner: &mut Runner<'_>, judge: &mut Judge) -> Outcome {
+    let mut rng = Random::new(17);
+    let mut world = World::new(&mut rng);
+    world.register(runner)?;
+    for i in 0..world.areas.len() {
+        let (items, to) = (rng.permutation(SRC_ITEMS), rng.permutation(DST_ITEMS));
+        let to: Vec<i32> = to[..3].iter().map(|item| *item as i32).collect();
+        for from in [&items[..3], &items[3..6]] {
+            let area = &mut world.areas[i];
+            to.iter().zip(from).for_each(|(to, from)| area.expected[*to as usize] = Some(*from));
+            let from: Vec<i32> = from.iter().map(|item| *item as i32).collect();
+            let ticket = world.put(runner, i, &from, &to)?;
+            wait(runner, ticket).map_err(|e| format!("{}: {e}", world.areas[i].name()))?;
+        }
+    }
+    world.verify(judge);
     Ok(())
 }
 

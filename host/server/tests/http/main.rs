@@ -275,6 +275,25 @@ async fn a_failure_in_the_engine_does_not_leak() {
     assert_eq!(events[events.len() - 1]["error"]["code"], "E-PLUG-501");
 }
 
+/// A router asks another worker when it sees a status; an event among others comes too late for that.
+#[tokio::test]
+async fn a_stream_that_fails_before_its_first_token_has_a_status() {
+    let script = Script { text: "one two three", fail_after: Some(0), ..Script::default() };
+    let site = start(script, true).await;
+    for path in [TEXT, CHAT, "/generate"] {
+        let body = match path {
+            CHAT => {
+                json!({"model": "nano-v4", "messages": [{"role": "user", "content": "x"}], "stream": true})
+            }
+            TEXT => json!({"model": "nano-v4", "prompt": "x", "stream": true}),
+            _ => json!({"text": "x", "stream": true}),
+        };
+        let answer = site.post(path, &body).await;
+        assert_eq!((answer.status, answer.code().as_str()), (500, "E-PLUG-501"), "{path}");
+        assert!(answer.head.contains("content-type: application/json"), "{}", answer.head);
+    }
+}
+
 #[tokio::test]
 async fn loading_and_draining() {
     let mut site = start(says("x"), false).await;
@@ -296,8 +315,10 @@ async fn loading_and_draining() {
 
 #[tokio::test]
 async fn streams_finish_within_the_grace_time_or_are_cut() {
-    for (pause, complete) in [(20, true), (2_000, false)] {
-        let script = Script { pause: Duration::from_millis(pause), text: "a b c d", ..Script::default() };
+    // Until its end, until some token, before the first.
+    let long = "one two three four five six seven eight nine ten eleven twelve thirteen";
+    for (pause, text, complete) in [(20, "a b c d", true), (45, long, false), (2_000, "a b c d", false)] {
+        let script = Script { pause: Duration::from_millis(pause), text, ..Script::default() };
         let mut site = start(script, true).await;
         let request = post(TEXT, &json!({"model": "nano-v4", "prompt": "x", "stream": true}));
         let mut connection = site.connect(&request).await;
@@ -308,11 +329,17 @@ async fn streams_finish_within_the_grace_time_or_are_cut() {
         connection.read_to_end(&mut raw).await.expect("reads");
         site.task.await.expect("ends");
         assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
-        let events = support::Answer::parse(&raw).events();
+        let answer = support::Answer::parse(&raw);
+        if pause == 2_000 {
+            assert_eq!((answer.status, answer.code().as_str()), (503, "shutting_down"));
+            continue;
+        }
+        let events = answer.events();
         let last = &events[events.len() - 1];
         if complete {
             assert_eq!(last["choices"][0]["finish_reason"], "stop");
         } else {
+            assert!(events.len() > 1, "{}", answer.body);
             assert_eq!(last["error"]["code"], "shutting_down");
         }
     }
