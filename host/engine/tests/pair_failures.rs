@@ -168,7 +168,7 @@ impl FakeDecode {
     fn failed(&self) -> (String, String) {
         match self.events.recv_timeout(Duration::from_secs(15)).expect("an event") {
             DecodeEvent::Failed { code, message, .. } => (code, message),
-            DecodeEvent::Done(done) => panic!("{done:?}"),
+            other => panic!("{other:?}"),
         }
     }
 }
