@@ -18,7 +18,7 @@ pub use html::html;
 pub use junit::junit;
 pub use markdown::markdown;
 pub use model::{
-    Culprit, Dose, End, Ends, Exonerated, Finding, Grade, Open, Place, Points, Rate, Rates, Report, Setting,
+    ByTopology, Culprit, Dose, End, Ends, Exonerated, Fails, Finding, Grade, Open, Place, Points, Rate, Rates, Report, Setting,
     Standing, Suspect, WhatIf, WriterReader,
 };
 pub use schema::schema;
