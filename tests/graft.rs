@@ -104,7 +104,10 @@ fn kv_of_one_pool_heals_a_pair_component_by_component() {
     let oracle = Oracle::Kl(&single.passage, 4e-4);
     let report = graft::run(engines, &single.tokenizer, oracle, &plan, |_| {}).unwrap();
     println!("{report}");
-    assert_eq!((report.good.as_str(), report.bad.as_str()), ("live at topology single", "bad at topology paired"));
+    assert_eq!(
+        (report.good.as_str(), report.bad.as_str()),
+        ("live at topology single", "bad at topology paired")
+    );
     // Every component has its row, whatever heals.
     assert_eq!(report.rows.len(), 8);
     assert_eq!(healing(&report), ["kv", "kv.index_keys"]);

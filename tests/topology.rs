@@ -247,7 +247,8 @@ impl Workers {
             let _ = writeln!(text, "    - {{ select: {seam}, use: {seam}/cpu-stock }}");
         }
         text += "    - { select: indexer, use: \"indexer/cpu-stock{keys: f32}\" }\n";
-        text += "    - { select: kv_transport, use: kv_transport/tcp }\n  bad:\n    extends: live\n    rules:\n";
+        text +=
+            "    - { select: kv_transport, use: kv_transport/tcp }\n  bad:\n    extends: live\n    rules:\n";
         for (select, variant) in rules {
             let _ = writeln!(text, "      - {{ select: \"{select}\", use: \"{variant}\" }}");
         }
@@ -257,7 +258,8 @@ impl Workers {
              - {{ prompt: \"{}\" }}\n  target:",
             "The old school stood by the river. Snow fell on the hills. ".repeat(36).trim()
         );
-        for (name, server) in [("prefill", &self.prefill), ("decode", &self.decode), ("single", &self.single)] {
+        for (name, server) in [("prefill", &self.prefill), ("decode", &self.decode), ("single", &self.single)]
+        {
             let (admin, api) = (server.admin.display(), &server.address);
             let _ = writeln!(text, "    {name}: {{ admin: \"unix:{admin}\", api: \"http://{api}\" }}");
         }
@@ -278,36 +280,38 @@ impl Workers {
     }
 }
 
-/// Two processes are one target: what prefill computes wrongly is found on it, and in both topologies; what a transport does
+/// Two processes are one target, and a layout is changed on both together: what prefill computes wrongly is found on it, and in both topologies; what a transport does
 /// between them is found as well, and only there.
 #[test]
 fn a_pair_of_servers_is_one_target() {
     let workers = Workers::start();
     let dir = tempfile::tempdir().expect("a directory");
 
-    let file = workers.file(dir.path(), &[
-        ("moe", "moe/cpu-fused-scale"),
-        ("attention@prefill", "faulty/attention{fault: wrong-slot}"),
-    ]);
+    let file = workers.file(
+        dir.path(),
+        &[("indexer", "indexer/cpu-stock{keys: bf16}"), ("mhc@prefill", "faulty/mhc{fault: comb-roll}")],
+    );
     let (code, report) = bisect(&file, &[]);
     assert_eq!(code, 0, "{report:#}");
     let [culprit] = list(&report, "culprits") else { panic!("{report:#}") };
-    assert_eq!((&culprit["seam"], &culprit["phase"]), (&"attention".into(), &"prefill".into()), "{culprit:#}");
+    assert_eq!((&culprit["seam"], &culprit["phase"]), (&"mhc".into(), &"prefill".into()), "{culprit:#}");
     assert_eq!(culprit["topology"]["fails"], "both", "{culprit:#}");
     workers.assert_clean();
 
-    let file = workers.file(dir.path(), &[
-        ("moe", "moe/cpu-fused-scale"),
-        ("kv_transport", "faulty/kv_transport{fault: bit-flip, component: c4}"),
-    ]);
+    let file = workers.file(
+        dir.path(),
+        &[
+            ("indexer", "indexer/cpu-stock{keys: bf16}"),
+            ("kv_transport", "faulty/kv_transport{fault: bit-flip, component: c4}"),
+        ],
+    );
     let (code, report) = bisect(&file, &[]);
     assert_eq!(code, 0, "{report:#}");
     let culprit = only_paired(&report);
     assert_eq!(culprit["seam"], "kv_transport", "{culprit:#}");
     // The workers audit, so the requests fail with what the audit found, and the map of decode is read.
     assert!(culprit["handoff"].to_string().contains("c4 layer 2 page 0: its bytes are not"), "{culprit:#}");
-    let bad = report["ends"]["bad"]["outcome"].to_string();
-    assert!(bad.contains("error:E-KV-AUDIT") && bad.contains("c4 layer 2 page 0"), "{bad}");
+    assert_eq!(report["ends"]["bad"]["outcome"]["signature"], "error:E-KV-AUDIT", "{report:#}");
     workers.assert_clean();
 }
 
@@ -316,13 +320,23 @@ fn a_pair_that_is_not_whole_is_refused_with_the_next_step() {
     let dir = tempfile::tempdir().expect("a directory");
     let text = std::fs::read_to_string(root().join("configs/topology.yaml")).expect("the file");
     let path = dir.path().join("half.yaml");
-    std::fs::write(&path, text.replace("../assets", &root().join("assets").display().to_string())).expect("a file");
+    std::fs::write(&path, text.replace("../assets", &root().join("assets").display().to_string()))
+        .expect("a file");
     let worker = "{admin: 'unix:/nonexistent/a.sock', api: 'http://127.0.0.1:1'}";
     for (target, part) in [
         (format!("{{prefill: {worker}}}"), "missing field `decode`"),
-        (format!("{{single: {worker}}}"), "name a server by `endpoints` and `api`, or a pair by `prefill` and `decode`"),
-        (format!("{{prefill: {worker}, decode: {worker}, api: 'http://127.0.0.1:2'}}"), "only read without `prefill`"),
-        (format!("{{prefill: {worker}, decode: {worker}}}"), "missing field `single`, the worker of the good end"),
+        (
+            format!("{{single: {worker}}}"),
+            "name a server by `endpoints` and `api`, or a pair by `prefill` and `decode`",
+        ),
+        (
+            format!("{{prefill: {worker}, decode: {worker}, api: 'http://127.0.0.1:2'}}"),
+            "only read without `prefill`",
+        ),
+        (
+            format!("{{prefill: {worker}, decode: {worker}}}"),
+            "missing field `single`, the worker of the good end",
+        ),
         (
             format!("{{prefill: {worker}, decode: {worker}, single: {worker}}}"),
             "unix:/nonexistent/a.sock: cannot connect",

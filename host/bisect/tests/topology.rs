@@ -53,7 +53,10 @@ fn a_transport_is_guilty_only_where_something_is_handed_over() {
     assert_eq!(report.verdict, Word::Found);
     let [culprit] = report.culprits.as_slice() else { panic!("{report:?}") };
     let by = culprit.topology.expect("asked");
-    assert_eq!((culprit.seam.as_str(), by.fails, by.paired), ("kv_transport", Fails::OnlyPaired, culprit.sufficient));
+    assert_eq!(
+        (culprit.seam.as_str(), by.fails, by.paired),
+        ("kv_transport", Fails::OnlyPaired, culprit.sufficient)
+    );
     let single = &report.trials[by.single - 1];
     assert_eq!(single.axes, [(TOPOLOGY.to_owned(), "single".to_owned())]);
     assert!(headline(&report).contains("guilty only when disaggregated"), "{}", headline(&report));

@@ -262,9 +262,8 @@ impl Config {
     /// Refuses questions about hand-offs to an engine that hands nothing over.
     fn check_hand_off(&self, bisect: &BisectSection) -> Result<(), Fault> {
         if let Some(target) = &bisect.target {
-            let keys = |field: &str| {
-                ["bisect", "target", field].map(|key| Step::Key(key.to_owned())).to_vec()
-            };
+            let keys =
+                |field: &str| ["bisect", "target", field].map(|key| Step::Key(key.to_owned())).to_vec();
             if let Some((field, message, hint)) = target.fault() {
                 let path = FieldPath(keys(field));
                 return Err(Fault { path, message, hint: Some(hint.to_owned()), at_key: false });

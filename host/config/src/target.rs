@@ -204,7 +204,8 @@ impl TargetSection {
         }
         let prefill = self.prefill.as_ref()?;
         matches!(prefill.api.place, EndpointPlace::Unix(_)).then(|| {
-            let what = "decode workers reach the bootstrap registry on this port, which a unix socket has not";
+            let what =
+                "decode workers reach the bootstrap registry on this port, which a unix socket has not";
             ("prefill", what.to_owned(), "name it by http://host:port")
         })
     }

@@ -69,12 +69,8 @@ pub fn audit(engine: &Engine, assignment: &str, prompt: &[u32]) -> Result<Audite
     if engine.config().topology == Topology::Single {
         return Ok(Audited::Nothing);
     }
-    let workload = Workload {
-        prompt: prompt.to_vec(),
-        forced: Vec::new(),
-        max_tokens: TOKENS,
-        stop_tokens: Vec::new(),
-    };
+    let workload =
+        Workload { prompt: prompt.to_vec(), forced: Vec::new(), max_tokens: TOKENS, stop_tokens: Vec::new() };
     let Handoff { map, failure } = match hand_off(engine, assignment, &workload) {
         Err(EvidenceError::Request { code, message }) => {
             return Ok(Audited::Failed(RequestFailure { code, message }));

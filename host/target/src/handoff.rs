@@ -167,7 +167,10 @@ mod tests {
         sum.add(&map(2, vec![bad(Some(1))]));
         sum.add(&map(2, vec![bad(Some(1))]));
         let c4 = &sum.components[0];
-        assert_eq!((c4.component.as_str(), c4.items, c4.whole, c4.layers.as_slice()), ("c4", 18, 16, &[2, 4][..]));
+        assert_eq!(
+            (c4.component.as_str(), c4.items, c4.whole, c4.layers.as_slice()),
+            ("c4", 18, 16, &[2, 4][..])
+        );
         // The same place in two requests is said once.
         assert_eq!(sum.findings().collect::<Vec<_>>(), ["c4 layer 2 page 1: expected but never written"]);
         assert_eq!((sum.summary().as_str(), sum.requests), ("2/27 items of c4 changed", 3));

@@ -335,7 +335,9 @@ impl Target for Recorder<'_> {
         if let Some(known) = self.recorded.handoffs.get(&atoms) {
             return known.clone().map_err(TargetError::from);
         }
-        let Some(target) = &mut self.target else { return Err(self.lack("an audit of hand-offs".to_owned())) };
+        let Some(target) = &mut self.target else {
+            return Err(self.lack("an audit of hand-offs".to_owned()));
+        };
         let result = target.handoff(arm).map_err(|error| Failed::from(&error));
         self.journal.write(&[Line::Handoff { arm: atoms.clone(), result: result.clone() }]);
         self.recorded.handoffs.insert(atoms, result.clone());

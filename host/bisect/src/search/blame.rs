@@ -140,7 +140,8 @@ fn by_topology(hunt: &Hunt<'_>, found: &Found) -> Option<String> {
 /// What an audit of hand-offs with it found, a line a component.
 fn handed_over(found: &Found) -> Vec<String> {
     let Some(handoff) = &found.handoff else { return Vec::new() };
-    let mut lines: Vec<String> = handoff.changed().map(|own| format!("audit of the hand-off: {own}")).collect();
+    let mut lines: Vec<String> =
+        handoff.changed().map(|own| format!("audit of the hand-off: {own}")).collect();
     let whole: Vec<&str> =
         handoff.components.iter().filter(|own| !own.changed()).map(|own| own.component.as_str()).collect();
     if !whole.is_empty() {

@@ -13,8 +13,8 @@ use serde_yaml::Mapping;
 use crate::document;
 
 pub use kinds::{
-    AuditOracle, CommandOracle, ExactOracle, ExactPrompt, KlOracle, NeedleOracle, NeedleTask, NoiseKind, PerplexityOracle,
-    RepeatOracle,
+    AuditOracle, CommandOracle, ExactOracle, ExactPrompt, KlOracle, NeedleOracle, NeedleTask, NoiseKind,
+    PerplexityOracle, RepeatOracle,
 };
 
 /// The oracle of a bisection: a kind with its fields, and what its answers are.

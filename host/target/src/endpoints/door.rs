@@ -42,7 +42,9 @@ impl Door {
         limit: Duration,
     ) -> Result<Self, Refused> {
         let EndpointPlace::Tcp(place) = &prefill.api.place else {
-            return Err(format!("{}: the bootstrap registry of a prefill worker needs a port", prefill.api).into());
+            return Err(
+                format!("{}: the bootstrap registry of a prefill worker needs a port", prefill.api).into()
+            );
         };
         let (host, port) = place.rsplit_once(':').ok_or("bisect.target.prefill.api has no port")?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
@@ -90,7 +92,9 @@ impl Pair {
         match (decoded, prefilled) {
             (Ok(answer), _) => Ok(answer),
             // Decode says that prefill failed; prefill says at which call.
-            (Err(_), Err(Trouble::Refused { place, status, code, message })) if code.starts_with("E-PLUG") => {
+            (Err(_), Err(Trouble::Refused { place, status, code, message }))
+                if code.starts_with("E-PLUG") =>
+            {
                 Err(Trouble::Refused { place, status, code, message })
             }
             (Err(trouble), _) => Err(trouble),

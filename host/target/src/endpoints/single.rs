@@ -39,9 +39,9 @@ pub(super) fn check(settings: &[(String, String)], there: bool) -> Result<(), Ta
             let text = "these servers have no settings to change; name a worker beside them as `bisect.target.single`";
             Err(TargetError::Setup(text.to_owned()))
         }
-        (true, Some((name, value))) => {
-            Err(TargetError::Setup(format!("running servers have no axis {name} with `{value}`; they have: {TOPOLOGY} single")))
-        }
+        (true, Some((name, value))) => Err(TargetError::Setup(format!(
+            "running servers have no axis {name} with `{value}`; they have: {TOPOLOGY} single"
+        ))),
     }
 }
 

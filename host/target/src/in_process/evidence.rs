@@ -59,7 +59,8 @@ pub(super) fn handoff(
     haystack: &Haystack,
 ) -> Result<Option<Handoff>, EvidenceError> {
     let most = launch.sizes().max_context.saturating_sub(DECODE).max(1);
-    let lengths: Vec<usize> = AuditOracle::default().lengths.iter().map(|length| (*length).min(most)).collect();
+    let lengths: Vec<usize> =
+        AuditOracle::default().lengths.iter().map(|length| (*length).min(most)).collect();
     let mut sum = Handoff::default();
     for prompt in kv_map::prompts(tokenizer, haystack, &lengths) {
         match launch.audit(name, &prompt)? {

@@ -83,7 +83,8 @@ impl InProcess {
     /// # Errors
     /// [`TargetError::Arm`] if an end is refused, [`TargetError::Setup`] if the oracle cannot be prepared.
     pub fn new(setup: Setup) -> Result<Self, TargetError> {
-        let Setup { engine, tokenizer, good, bad, oracle, haystack: files, seed, single_to_paired, .. } = setup;
+        let Setup { engine, tokenizer, good, bad, oracle, haystack: files, seed, single_to_paired, .. } =
+            setup;
         let (progress, expose) = (setup.progress, setup.expose);
         let site = Local(engine.slots());
         let resolve = |name: &str, (end, rules): &(String, Vec<Rule>)| {
@@ -233,7 +234,8 @@ impl Target for InProcess {
 
     fn measure_many(&mut self, arms: &[Arm]) -> Vec<Result<Outcome, TargetError>> {
         // The good end sets the bar, so it is not judged beside others; arms of two engines take turns.
-        if arms.len() < 2 || self.single.is_some() || !self.judge.is_based() || arms.iter().any(Arm::is_empty) {
+        if arms.len() < 2 || self.single.is_some() || !self.judge.is_based() || arms.iter().any(Arm::is_empty)
+        {
             return arms.iter().map(|arm| self.measure(arm)).collect();
         }
         let name = |number: usize| format!("{ARM}-{number}");

@@ -53,7 +53,10 @@ impl Audit {
 impl Kind for Audit {
     fn describe(&self) -> String {
         let at: Vec<String> = self.lengths.iter().map(ToString::to_string).collect();
-        format!("audited hand-offs of {} tokens; bad if an item does not arrive as it was sent", at.join(", "))
+        format!(
+            "audited hand-offs of {} tokens; bad if an item does not arrive as it was sent",
+            at.join(", ")
+        )
     }
 
     fn base(&mut self, subject: &Subject<'_>, report: Report<'_>) -> Result<Outcome, NoVerdict> {

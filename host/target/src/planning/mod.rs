@@ -247,7 +247,8 @@ impl Planned {
         let called = |diff: usize| calls.get(&self.diffs[diff].cell.id).copied().unwrap_or(0);
         // The topology has no cells.
         let own = |atom: usize| self.members[atom].as_slice();
-        let idle = |atom: &usize| !own(*atom).is_empty() && own(*atom).iter().all(|(diff, _)| called(*diff) == 0);
+        let idle =
+            |atom: &usize| !own(*atom).is_empty() && own(*atom).iter().all(|(diff, _)| called(*diff) == 0);
         (0..self.members.len()).filter(idle).collect()
     }
 
