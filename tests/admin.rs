@@ -14,12 +14,13 @@ const TOKEN: &str = "6f0c1d5b8a7e43f2917d";
 const CORE: &str = "attention.core@decode:layers=2-4";
 const MMA: &str = "attention/cpu-sm120-mma";
 /// The endpoints, with a method that each has.
-const ENDPOINTS: [(&str, &str); 11] = [
+const ENDPOINTS: [(&str, &str); 12] = [
     ("GET", "/slots"),
     ("GET", "/swaps"),
     ("GET", "/events"),
     ("GET", "/trace"),
     ("GET", "/stats"),
+    ("GET", "/kv"),
     ("POST", "/swap"),
     ("POST", "/rollback"),
     ("POST", "/reload"),

@@ -42,7 +42,9 @@ impl Site {
                 endpoints.push(format!("unix:{}", admin.path().display()).parse().unwrap());
                 tokio::spawn(admin.run(engine.clone(), "nano-v4".into(), std::future::pending()));
             }
-            TargetSection { endpoints, api: api.parse().unwrap(), timeout_seconds: 60.0 }
+            let api = Some(api.parse().unwrap());
+            let (prefill, decode, single) = (None, None, None);
+            TargetSection { endpoints, api, prefill, decode, single, timeout_seconds: 60.0 }
         });
         Self { runtime: Some(runtime), engines, section, _dir: dir }
     }
@@ -56,6 +58,7 @@ impl Site {
             oracle,
             haystack: haystack(),
             seed: 1,
+            single_to_paired: false,
             progress: Box::new(|_| {}),
         }
     }
@@ -140,6 +143,7 @@ fn in_process_plan() -> Plan {
         oracle: needle(512),
         haystack: haystack(),
         seed: 1,
+        single_to_paired: false,
         progress: Box::new(|_| {}),
         expose: None,
     };

@@ -3,7 +3,7 @@
 use hotseam_encoding::Tokenizer;
 use hotseam_engine::{Engine, EngineConfig, Topology};
 use hotseam_evidence::divergence::{DECODE_TOKENS, Passage};
-use hotseam_evidence::graft::{self, Graft, GraftPlan, GraftReport, GraftRow, Oracle, Word};
+use hotseam_evidence::graft::{self, Engines, Graft, GraftPlan, GraftReport, GraftRow, Oracle, Word};
 use hotseam_evidence::haystack::Haystack;
 use hotseam_evidence::needle::{NeedlePlan, Probe};
 use hotseam_model::LayerClass;
@@ -46,6 +46,7 @@ impl Bench {
             good: "live".into(),
             bad: "bad".into(),
             grafts: grafts.iter().map(|text| text.parse().unwrap()).collect(),
+            kv: false,
             cases: 2,
             reverse: true,
             layers,
@@ -81,6 +82,42 @@ fn a_hand_off_fault_is_healed_by_kv_and_its_component_is_named() {
     assert_eq!(corrupted, BTreeSet::from(["c4"]));
     let text = report.to_string();
     assert!(text.contains("Its carrier: kv.c4.") && text.contains("kv_transport writes them"), "{text}");
+}
+
+/// The good prefill is that of one pool, its KV goes into the decode of a pair whose transport forgets a component, and back.
+#[test]
+fn kv_of_one_pool_heals_a_pair_component_by_component() {
+    let (single, paired) = (Bench::new(Topology::Single), Bench::new(Topology::Paired));
+    let mut bad = all("cpu-stock");
+    let fault = "faulty/kv_transport{fault: component-dropped, component: index_keys}";
+    bad.push(rule("kv_transport", fault));
+    paired.engine.slots().define("bad", bad).unwrap_or_else(|e| panic!("{e}"));
+    let plan = GraftPlan {
+        good: "live".into(),
+        bad: "bad".into(),
+        kv: true,
+        cases: 1,
+        reverse: true,
+        ..GraftPlan::default()
+    };
+    let engines = Engines { good: &single.engine, bad: &paired.engine };
+    let oracle = Oracle::Kl(&single.passage, 4e-4);
+    let report = graft::run(engines, &single.tokenizer, oracle, &plan, |_| {}).unwrap();
+    println!("{report}");
+    assert_eq!(
+        (report.good.as_str(), report.bad.as_str()),
+        ("live at topology single", "bad at topology paired")
+    );
+    // Every component has its row, whatever heals.
+    assert_eq!(report.rows.len(), 8);
+    assert_eq!(healing(&report), ["kv", "kv.index_keys"]);
+    assert_eq!(row(&report, "kv").heal.as_ref().unwrap().metric, 0.0);
+    for graft in ["kv.swa", "kv.c4", "kv.c128", "kv.c4_state", "kv.c128_state", "kv.index_state"] {
+        let own = row(&report, graft);
+        assert!(own.replaced > 0 && !own.healed && !own.broke && own.refused.is_none(), "{own:?}");
+    }
+    let keys = row(&report, "kv.index_keys");
+    assert!(keys.broke && row(&report, "kv").broke, "{keys:?}");
 }
 
 #[test]

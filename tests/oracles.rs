@@ -50,6 +50,7 @@ fn target(bad: Vec<Rule>, oracle: OracleKind, sizes: EngineConfig) -> InProcess 
         oracle: oracle.into(),
         haystack: vec![root().join("assets/haystack/time-machine.txt")],
         seed: 1,
+        single_to_paired: false,
         progress: Box::new(|_| {}),
         expose: None,
     })
@@ -283,6 +284,7 @@ fn seed_replay(index_topk: Option<usize>) -> (usize, hotseam_bisect::Report) {
         oracle: section.oracle.clone(),
         haystack: config.needle.haystack.clone(),
         seed: config.needle.seed,
+        single_to_paired: false,
         progress: Box::new(|_| {}),
         expose: None,
     })

@@ -33,14 +33,14 @@ pub use error::{ConfigError, InvalidValue, Place};
 pub use json_schema::json_schema;
 pub use names::cut_quotations;
 pub use oracle::{
-    CommandOracle, ExactOracle, ExactPrompt, KlOracle, NeedleOracle, NeedleTask, NoiseKind, Oracle,
-    OracleKind, PerplexityOracle, RepeatOracle,
+    AuditOracle, CommandOracle, ExactOracle, ExactPrompt, KlOracle, NeedleOracle, NeedleTask, NoiseKind,
+    Oracle, OracleKind, PerplexityOracle, RepeatOracle,
 };
 pub use plugins::{PluginPolicy, PluginsSection, ProbeSection, user_state_dir};
 pub use schema::{
     BisectSection, Config, EngineSection, ModelSection, NeedleSection, ServerSection, Topology, WeightMemory,
 };
-pub use target::{Endpoint, EndpointPlace, TargetSection};
+pub use target::{Endpoint, EndpointPlace, TargetSection, WorkerSection};
 
 /// Reads the configuration at `path` and applies `overrides`, each of the form `a.b=value` with a YAML value.
 ///

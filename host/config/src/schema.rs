@@ -192,7 +192,7 @@ impl Default for NeedleSection {
 
 /// Section `bisect`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, expecting = "a mapping with the keys good, bad, oracle, budget_runs, target")]
+#[serde(deny_unknown_fields, expecting = "a mapping with the keys good, bad, oracle, ...")]
 pub struct BisectSection {
     /// Assignment that works.
     pub good: String,
@@ -205,6 +205,10 @@ pub struct BisectSection {
     #[serde(default, deserialize_with = "some_positive", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub budget_runs: Option<usize>,
+    /// Whether the good end runs at topology `single` and the bad end at `paired`, so that the hand-off is one of the changes; both
+    /// ends may then be one assignment. `engine.topology` is that of the bad end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub single_to_paired: bool,
     /// Running servers to bisect; `null` bisects an engine in this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<TargetSection>,
@@ -251,6 +255,7 @@ impl Config {
         })?;
         let Some(bisect) = &self.bisect else { return Ok(()) };
         self.check_sizes(bisect)?;
+        self.check_hand_off(bisect)?;
         for (field, name) in [("good", &bisect.good), ("bad", &bisect.bad)] {
             if !self.assignments.contains(name) {
                 let known: Vec<&str> = self.assignments.iter().map(|(known, _)| known).collect();
@@ -263,6 +268,42 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Refuses questions about hand-offs to an engine that hands nothing over.
+    fn check_hand_off(&self, bisect: &BisectSection) -> Result<(), Fault> {
+        if let Some(target) = &bisect.target {
+            let keys =
+                |field: &str| ["bisect", "target", field].map(|key| Step::Key(key.to_owned())).to_vec();
+            if let Some((field, message, hint)) = target.fault() {
+                let path = FieldPath(keys(field));
+                return Err(Fault { path, message, hint: Some(hint.to_owned()), at_key: false });
+            }
+            if bisect.single_to_paired && target.single.is_none() {
+                let message = "missing field `single`, the worker of the good end".to_owned();
+                let hint = Some("name a worker of role single beside the pair".to_owned());
+                return Err(Fault { path: FieldPath(keys("single")), message, hint, at_key: false });
+            }
+            return Ok(());
+        }
+        if self.engine.topology == Topology::Paired {
+            return Ok(());
+        }
+        let fault = |keys: &[&str], what: &str| {
+            Err(Fault {
+                path: FieldPath(keys.iter().map(|key| Step::Key((*key).to_owned())).collect()),
+                message: format!("{what}, and `engine.topology` is single"),
+                hint: Some("set `engine.topology: paired`".to_owned()),
+                at_key: false,
+            })
+        };
+        if bisect.single_to_paired {
+            return fault(&["bisect", "single_to_paired"], "the bad end hands KV over");
+        }
+        match bisect.oracle.kind {
+            OracleKind::Audit(_) => fault(&["bisect", "oracle", "kind"], "an audit needs a hand-off"),
+            _ => Ok(()),
+        }
     }
 
     /// Refuses an oracle whose prompts the engine cannot hold.
@@ -280,6 +321,9 @@ impl Config {
             }
             OracleKind::Kl(kl) => ("tokens", kl.tokens, context),
             OracleKind::Repeat(repeat) => ("tokens", repeat.tokens, context),
+            OracleKind::Audit(audit) => {
+                ("lengths", audit.lengths.iter().copied().max().unwrap_or(0), context)
+            }
             OracleKind::Exact(_) | OracleKind::Command(_) => return Ok(()),
         };
         if found <= most {

@@ -11,21 +11,41 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::schema::{seconds, some_items};
 
-/// The servers of one serving instance, all of which get the same assignments: one server, the ranks of a group, or the
-/// workers of a prefill and decode pair.
+/// The servers of one serving instance, all of which get the same assignments: one server or the ranks of a group
+/// (`endpoints` and `api`), or a prefill and a decode worker (`prefill` and `decode`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, expecting = "a mapping with the keys endpoints, api, timeout_seconds")]
+#[serde(deny_unknown_fields, expecting = "a mapping with the keys endpoints, api, prefill, decode, ...")]
 pub struct TargetSection {
     /// Admin endpoints.
-    #[serde(deserialize_with = "some_items")]
+    #[serde(default, deserialize_with = "some_items", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1))]
     pub endpoints: Vec<Endpoint>,
     /// Where requests go: the server's OpenAI endpoint, or that of a router before it.
-    pub api: Endpoint,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api: Option<Endpoint>,
+    /// The worker that computes prompts; its bootstrap registry is on its API port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefill: Option<WorkerSection>,
+    /// The worker that decodes. Each request goes to both, with a room of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decode: Option<WorkerSection>,
+    /// A worker that does both, beside a pair: where it is asked whether a culprit fails without a hand-off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub single: Option<WorkerSection>,
     /// Seconds that one answer may take.
     #[serde(default = "timeout", deserialize_with = "seconds")]
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub timeout_seconds: f64,
+}
+
+/// A running server by its two doors.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, expecting = "a mapping with the keys admin, api")]
+pub struct WorkerSection {
+    /// Admin endpoint.
+    pub admin: Endpoint,
+    /// OpenAI endpoint.
+    pub api: Endpoint,
 }
 
 fn timeout() -> f64 {
@@ -159,16 +179,59 @@ impl<'de> Visitor<'de> for EndpointVisitor {
 }
 
 impl TargetSection {
+    /// What is wrong with the fields together: the field, what it is, and the next step.
+    pub(crate) fn fault(&self) -> Option<(&'static str, String, &'static str)> {
+        let of_pair = [("prefill", &self.prefill), ("decode", &self.decode)];
+        let given = of_pair.iter().filter(|(_, worker)| worker.is_some()).count();
+        let missing = |field: &str| format!("missing field `{field}`");
+        let one = "name a server by `endpoints` and `api`, or a pair by `prefill` and `decode`";
+        if given == 0 {
+            return match (self.endpoints.is_empty(), &self.api, &self.single) {
+                (true, ..) => Some(("endpoints", missing("endpoints"), one)),
+                (false, None, _) => Some(("api", missing("api"), one)),
+                (false, Some(_), Some(_)) => {
+                    Some(("single", "only read beside a pair".to_owned(), "leave it away"))
+                }
+                (false, Some(_), None) => None,
+            };
+        }
+        if let Some((field, _)) = of_pair.iter().find(|(_, worker)| worker.is_none()) {
+            return Some((field, missing(field), "a pair has a prefill and a decode worker"));
+        }
+        if !self.endpoints.is_empty() || self.api.is_some() {
+            let field = if self.api.is_some() { "api" } else { "endpoints" };
+            return Some((field, "only read without `prefill` and `decode`".to_owned(), one));
+        }
+        let prefill = self.prefill.as_ref()?;
+        matches!(prefill.api.place, EndpointPlace::Unix(_)).then(|| {
+            let what =
+                "decode workers reach the bootstrap registry on this port, which a unix socket has not";
+            ("prefill", what.to_owned(), "name it by http://host:port")
+        })
+    }
+
     /// Makes every path absolute.
     pub(crate) fn resolve_paths(&mut self, join: &mut impl FnMut(&str, &mut PathBuf)) {
-        let all = self.endpoints.iter_mut().enumerate();
-        let named = all.map(|(index, endpoint)| (format!("bisect.target.endpoints[{index}]"), endpoint));
-        for (field, endpoint) in named.chain([("bisect.target.api".to_owned(), &mut self.api)]) {
+        let mut each = |field: String, endpoint: &mut Endpoint| {
             if let EndpointPlace::Unix(path) = &mut endpoint.place {
                 join(&field, path);
             }
             if let Some(path) = &mut endpoint.token_file {
                 join(&field, path);
+            }
+        };
+        for (index, endpoint) in self.endpoints.iter_mut().enumerate() {
+            each(format!("bisect.target.endpoints[{index}]"), endpoint);
+        }
+        if let Some(api) = &mut self.api {
+            each("bisect.target.api".to_owned(), api);
+        }
+        let workers =
+            [("prefill", &mut self.prefill), ("decode", &mut self.decode), ("single", &mut self.single)];
+        for (name, worker) in workers {
+            if let Some(WorkerSection { admin, api }) = worker {
+                each(format!("bisect.target.{name}.admin"), admin);
+                each(format!("bisect.target.{name}.api"), api);
             }
         }
     }

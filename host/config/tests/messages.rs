@@ -214,7 +214,7 @@ x.yaml:14:19: unknown value `neddle`
 14 |   oracle: { kind: neddle, lengths: [2048], depths: 8 }
    |                   ^
   field: bisect.oracle.kind
-  help: did you mean `needle`? known: needle, kl, perplexity, exact, repeat, command",
+  help: did you mean `needle`? known: needle, kl, perplexity, exact, repeat, audit, command",
     );
     expect(
         &with("lengths: [2048]", "lengths: []"),
@@ -242,7 +242,7 @@ fn every_kind_of_oracle_names_the_place() {
     for (oracle, message) in [
         (
             "{ lengths: [2] }",
-            "14:11: missing field `kind`, expected one of needle, kl, perplexity, exact, repeat, command; field: bisect.oracle",
+            "14:11: missing field `kind`, expected one of needle, kl, perplexity, exact, repeat, audit, command; field: bisect.oracle",
         ),
         (
             "{ kind: needle, depht: 3 }",

@@ -30,9 +30,14 @@ fn shipped(name: &str) -> Value {
 #[test]
 fn shipped_files_are_valid_as_written_and_with_defaults_filled_in() {
     let published = published();
-    for name in
-        ["quickstart.yaml", "context-loss.yaml", "seed-replay.yaml", "pd-prefill.yaml", "pd-decode.yaml"]
-    {
+    for name in [
+        "quickstart.yaml",
+        "context-loss.yaml",
+        "seed-replay.yaml",
+        "topology.yaml",
+        "pd-prefill.yaml",
+        "pd-decode.yaml",
+    ] {
         let value = shipped(name);
         assert_eq!(schema::errors(&published, &value), [""; 0], "{name}");
         let text = serde_yaml::to_string(&value).unwrap();

@@ -91,7 +91,7 @@ impl Handoff {
         tokens: usize,
         room: u64,
         probe: Probe<'_>,
-        audit: Option<&mut Audit>,
+        mut audit: Option<&mut Audit>,
     ) -> Result<Moved, HandoffError> {
         let key = (cell.put.generation.id, from.epoch(), to.epoch());
         // Assignments of different layouts share the transport: each has pools, and so regions, of its own.
@@ -107,9 +107,9 @@ impl Handoff {
             self.registered = Some((key, layouts.to_vec()));
         }
         let (received, transfers) = to.receive(seq, layouts, tokens)?;
-        if audit.is_some() {
+        if let Some(audit) = &mut audit {
             let items = to.items(&received);
-            Audit::begin(to, &to.incoming(layouts), &items);
+            audit.begin(to, &to.incoming(layouts), &items);
         }
         match move_all(cell, &transfers, room, &self.items) {
             Ok(()) => {

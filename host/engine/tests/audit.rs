@@ -157,6 +157,21 @@ fn a_page_that_nobody_asked_for_is_named() {
     assert!(findings[0].to_string().ends_with("of no request: written but not expected"), "{}", findings[0]);
 }
 
+/// Pools of another layout were not poisoned for the layout before, and what is left in them is nobody's stray write.
+#[test]
+fn assignments_of_two_layouts_take_turns() {
+    let engine = audited("fault: late-reversed");
+    let mut rules = pair::over("faulty/kv_transport{fault: late-reversed}");
+    rules.push(common::rule("indexer", "indexer/cpu-stock{keys: bf16}"));
+    engine.slots().define("bf16", rules).unwrap();
+    for (number, name) in ["live", "bf16", "live", "bf16", "bf16", "live"].into_iter().enumerate() {
+        let request = hotseam_engine::Request { assignment: name.to_owned(), ..ask(number, 300 + number, 4) };
+        hear(&engine.submit(request).unwrap())
+            .unwrap_or_else(|failure| panic!("{number} {name}: {failure:?}"));
+        assert_eq!(engine.kv_map().unwrap().verdict(), None, "{number} {name}");
+    }
+}
+
 /// A transport that is only slow and goes backwards is none of these.
 #[test]
 fn a_sound_transport_passes() {

@@ -2,11 +2,21 @@
 
 use std::fmt;
 
-use hotseam_engine::{Engine, KvMap, KvRow};
+use hotseam_encoding::{Control, Tokenizer};
+use hotseam_engine::{Engine, KvMap, KvRow, Topology};
 use hotseam_slots::NumberSet;
 
+use crate::RequestFailure;
 use crate::compare::Workload;
 use crate::error::EvidenceError;
+use crate::haystack::Haystack;
+
+/// Tokens that follow an audited prompt.
+const TOKENS: usize = 2;
+/// Code of a request whose hand-off was damaged.
+const DAMAGED: &str = "E-KV-AUDIT";
+/// Sentences between the pieces of text of two prompts.
+const APART: usize = 32;
 
 /// What one request's hand-off brought, and how the request ended.
 #[derive(Debug)]
@@ -28,6 +38,49 @@ pub fn hand_off(engine: &Engine, assignment: &str, workload: &Workload) -> Resul
         (None, Some((code, message))) => Err(EvidenceError::Request { code, message }),
         (None, None) => Err(EvidenceError::NoHandoff),
     }
+}
+
+/// What came of a request whose hand-off was to be audited.
+#[derive(Debug)]
+pub enum Audited {
+    /// What arrived, damaged or not.
+    Map(Box<KvMap>),
+    /// The request failed, and not by its hand-off.
+    Failed(RequestFailure),
+    /// There is one pool for both phases, so nothing is handed over.
+    Nothing,
+}
+
+/// One prompt of each length, each another piece of the text: bytes that are left of one are not those of the next.
+pub fn prompts(tokenizer: &Tokenizer, haystack: &Haystack, lengths: &[usize]) -> Vec<Vec<u32>> {
+    let head = [Control::Bos, Control::User].map(|token| tokenizer.control(token));
+    let prompt = |(index, length): (usize, &usize)| {
+        let text = haystack.take(index * APART, length.saturating_sub(head.len()));
+        head.iter().chain(text.into_iter().flatten()).copied().take(*length).collect()
+    };
+    lengths.iter().enumerate().map(prompt).collect()
+}
+
+/// Runs a prompt on an engine and says what its hand-off brought.
+///
+/// # Errors
+/// If the request is refused, or the engine hands over and does not audit.
+pub fn audit(engine: &Engine, assignment: &str, prompt: &[u32]) -> Result<Audited, EvidenceError> {
+    if engine.config().topology == Topology::Single {
+        return Ok(Audited::Nothing);
+    }
+    let workload =
+        Workload { prompt: prompt.to_vec(), forced: Vec::new(), max_tokens: TOKENS, stop_tokens: Vec::new() };
+    let Handoff { map, failure } = match hand_off(engine, assignment, &workload) {
+        Err(EvidenceError::Request { code, message }) => {
+            return Ok(Audited::Failed(RequestFailure { code, message }));
+        }
+        moved => moved?,
+    };
+    Ok(match failure {
+        Some((code, message)) if code != DAMAGED => Audited::Failed(RequestFailure { code, message }),
+        _ => Audited::Map(Box::new(map)),
+    })
 }
 
 /// A map as a table: one row for each set of layers that are alike, then what is wrong.

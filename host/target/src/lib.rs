@@ -7,6 +7,7 @@
 mod command;
 mod endpoints;
 mod error;
+mod handoff;
 mod in_process;
 mod judge;
 mod outcome;
@@ -18,10 +19,14 @@ pub mod simulated;
 pub use command::Places;
 pub use endpoints::{Cleaner, Endpoints, EndpointsSetup};
 pub use error::TargetError;
+pub use handoff::{Damage, Handoff, Moved};
 pub use in_process::{Expose, Exposed, InProcess, Setup};
 pub use outcome::{Axis, Conformance, Counts, Evidence, HANG, Noise, Outcome, Probe, Suspicion, Verdict};
 pub use plan::{Arm, Atom, Change, Class, Delta, Plan, Span};
 pub use progress::Progress;
+
+/// Name of the axis and of the change that are about where prefill and decode keep their KV.
+pub const TOPOLOGY: &str = "topology";
 
 /// Something whose changes can be switched on and off, and measured.
 pub trait Target {
@@ -78,6 +83,16 @@ pub trait Target {
     /// [`TargetError`] if the evidence cannot be taken.
     fn suspicions(&mut self) -> Result<Vec<Suspicion>, TargetError> {
         Ok(Vec::new())
+    }
+
+    /// Audits hand-offs of `arm` from prefill to decode: what each component of the KV brought. `None` if the target
+    /// hands nothing over, or cannot audit.
+    ///
+    /// # Errors
+    /// [`TargetError`] if the audit does not come about. A hand-off that is damaged is an answer.
+    fn handoff(&mut self, arm: &Arm) -> Result<Option<Handoff>, TargetError> {
+        let _ = arm;
+        Ok(None)
     }
 
     /// The settings that can be changed without a patch.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hotseam_target::{Axis, Conformance, Noise, Outcome, Plan, Suspicion, Target, TargetError};
+use hotseam_target::{Axis, Conformance, Handoff, Noise, Outcome, Plan, Suspicion, Target, TargetError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -235,6 +235,13 @@ pub enum Line {
     Suspicions {
         /// The evidence, or why there is none.
         result: Result<Vec<Suspicion>, Failed>,
+    },
+    /// Hand-offs were audited.
+    Handoff {
+        /// Atoms on the bad side.
+        arm: Vec<usize>,
+        /// What they brought, or why nothing is known.
+        result: Result<Option<Handoff>, Failed>,
     },
     /// The good end was run again, so that the oracle of a resumed search has its bar.
     Bar {

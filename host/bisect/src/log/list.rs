@@ -60,7 +60,11 @@ pub fn listing(log: &Log) -> String {
             Line::Done { verdict } => {
                 let _ = writeln!(out, "    verdict: {verdict}");
             }
-            Line::Header(_) | Line::Digest { .. } | Line::Conformance { .. } | Line::Suspicions { .. } => {}
+            Line::Header(_)
+            | Line::Digest { .. }
+            | Line::Conformance { .. }
+            | Line::Suspicions { .. }
+            | Line::Handoff { .. } => {}
         }
     }
     let mut lost: Vec<&Begun> = begun.into_values().collect();

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use hotseam_target::{Conformance, Counts, Outcome, Suspicion, Verdict};
+use hotseam_target::{Conformance, Counts, Handoff, Outcome, Suspicion, Verdict};
 use serde_json::Value;
 use thiserror::Error;
 
@@ -185,6 +185,9 @@ impl Log {
                 Line::Conformance { variant, result } => {
                     recorded.conformance.insert(variant.clone(), result.clone());
                 }
+                Line::Handoff { arm, result } => {
+                    recorded.handoffs.insert(arm.clone(), result.clone());
+                }
                 Line::Suspicions { result } => recorded.suspicions = Some(result.clone()),
                 Line::Resume { .. } | Line::Header(_) => {
                     for (_, lost) in open.drain() {
@@ -219,6 +222,7 @@ impl Log {
             recorded.crashed = often.into_iter().map(|(key, _)| key).collect();
             recorded.crashed_once = once.into_iter().map(|(key, _)| key).collect();
             recorded.conformance.retain(|_, result| result.is_ok());
+            recorded.handoffs.retain(|_, result| result.is_ok());
             recorded.suspicions = recorded.suspicions.filter(Result::is_ok);
             recorded.digests.retain(|_, digest| digest.as_ref().err().is_none_or(Failed::stands));
         }
@@ -266,6 +270,7 @@ pub struct Recorded {
     pub(super) not_run: Option<Vec<usize>>,
     pub(super) conformance: HashMap<String, Result<Conformance, Failed>>,
     pub(super) suspicions: Option<Result<Vec<Suspicion>, Failed>>,
+    pub(super) handoffs: HashMap<Vec<usize>, Result<Option<Handoff>, Failed>>,
 }
 
 /// What the log says to a question.

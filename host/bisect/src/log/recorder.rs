@@ -1,6 +1,6 @@
 //! Stands between a search and its target, and answers from the log what the log knows.
 
-use hotseam_target::{Arm, Axis, Conformance, Noise, Outcome, Plan, Suspicion, Target, TargetError};
+use hotseam_target::{Arm, Axis, Conformance, Handoff, Noise, Outcome, Plan, Suspicion, Target, TargetError};
 
 use super::cache::{Cache, Kept};
 use super::journal::{Announced, Journal};
@@ -327,6 +327,20 @@ impl Target for Recorder<'_> {
         let result = target.suspicions().map_err(|error| Failed::from(&error));
         self.journal.write(&[Line::Suspicions { result: result.clone() }]);
         self.recorded.suspicions = Some(result.clone());
+        result.map_err(TargetError::from)
+    }
+
+    fn handoff(&mut self, arm: &Arm) -> Result<Option<Handoff>, TargetError> {
+        let atoms: Vec<usize> = arm.iter().copied().collect();
+        if let Some(known) = self.recorded.handoffs.get(&atoms) {
+            return known.clone().map_err(TargetError::from);
+        }
+        let Some(target) = &mut self.target else {
+            return Err(self.lack("an audit of hand-offs".to_owned()));
+        };
+        let result = target.handoff(arm).map_err(|error| Failed::from(&error));
+        self.journal.write(&[Line::Handoff { arm: atoms.clone(), result: result.clone() }]);
+        self.recorded.handoffs.insert(atoms, result.clone());
         result.map_err(TargetError::from)
     }
 

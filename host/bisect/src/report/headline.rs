@@ -1,6 +1,6 @@
 //! The report in a sentence or two, and what to do next.
 
-use super::{Culprit, Report, Word, layers};
+use super::{Culprit, Fails, Report, Word, layers};
 
 /// What a report needs to know beyond the search.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -72,7 +72,11 @@ fn found(report: &Report) -> String {
             .filter(|part| !part.is_empty())
             .collect::<Vec<_>>()
             .join(" ");
-        format!("{} in {at}: {}", culprit.seam, culprit.change)
+        let only = match culprit.topology {
+            Some(by) if by.fails == Fails::OnlyPaired => ", guilty only when disaggregated",
+            _ => "",
+        };
+        format!("{} in {at}: {}{only}", culprit.seam, culprit.change)
     };
     match report.culprits.as_slice() {
         [] => "Nothing was convicted.".to_owned(),
@@ -104,6 +108,11 @@ pub fn advice(report: &Report) -> Option<String> {
         Word::OracleAgrees if flagged => {
             "Conformance flags variants all the same: some faults leave recall whole. Try `oracle: {kind: kl}` or \
              longer prompts."
+                .to_owned()
+        }
+        Word::OracleAgrees if report.handoff.as_ref().is_some_and(|handoff| handoff.changed().next().is_some()) => {
+            "The audit of the hand-off finds damage all the same, which this oracle does not see. Try \
+             `oracle: {kind: audit}`."
                 .to_owned()
         }
         Word::OracleAgrees => {

@@ -16,6 +16,7 @@ pub fn markdown(report: &Report, about: &About) -> String {
         guilty(&mut out, report, culprit);
     }
     settings(&mut out, report);
+    handoff(&mut out, report);
     let _ = writeln!(out, "| end | assignment | digest | oracle |\n| --- | --- | --- | --- |");
     for (side, end) in [("good", &report.ends.good), ("bad", &report.ends.bad)] {
         let digest: String = end.digest.iter().flat_map(|digest| digest.chars()).take(12).collect();
@@ -128,6 +129,32 @@ fn settings(out: &mut String, report: &Report) {
             cell(&tried.outcome.summary),
             if tried.heals { ", **heals**" } else { "" },
             tried.trial
+        );
+    }
+    out.push('\n');
+}
+
+/// What hand-offs of the bad end brought.
+fn handoff(out: &mut String, report: &Report) {
+    let Some(handoff) = &report.handoff else { return };
+    let _ = writeln!(
+        out,
+        "Hand-off of the bad end through {}, audited over {} requests:\n\n\
+         | | component | layers | items | as sent | first damage |\n| --- | --- | --- | --- | --- | --- |",
+        code(&handoff.transport),
+        handoff.requests
+    );
+    for own in &handoff.components {
+        let on: Vec<usize> = own.layers.iter().map(|layer| *layer as usize).collect();
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} | {} | {} |",
+            if own.changed() { "✗" } else { "✓" },
+            cell(&own.component),
+            super::ranges(&on),
+            own.items,
+            own.whole,
+            cell(own.damage.first().map_or("", |damage| &damage.what))
         );
     }
     out.push('\n');

@@ -18,8 +18,8 @@ pub use html::html;
 pub use junit::junit;
 pub use markdown::markdown;
 pub use model::{
-    Culprit, Dose, End, Ends, Exonerated, Finding, Grade, Open, Place, Points, Rate, Rates, Report, Setting,
-    Standing, Suspect, WhatIf, WriterReader,
+    ByTopology, Culprit, Dose, End, Ends, Exonerated, Fails, Finding, Grade, Open, Place, Points, Rate,
+    Rates, Report, Setting, Standing, Suspect, WhatIf, WriterReader,
 };
 pub use schema::schema;
 pub use text::{Style, text, trial_line};

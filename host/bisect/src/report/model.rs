@@ -1,6 +1,6 @@
 //! What a report holds.
 
-use hotseam_target::{Change, Conformance, Counts, Evidence, Noise, Outcome};
+use hotseam_target::{Change, Conformance, Counts, Evidence, Handoff, Noise, Outcome};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -44,6 +44,8 @@ pub struct Report {
     pub ends: Ends,
     /// Every change with what is known about it, by step of evidence.
     pub suspects: Vec<Suspect>,
+    /// What hand-offs of the bad end brought, by component; absent if none was audited.
+    pub handoff: Option<Handoff>,
     /// Every variant that a change brings in, checked against the truth.
     pub conformance: Vec<Conformance>,
     /// Remarks of the search.
@@ -74,6 +76,7 @@ impl Default for Report {
             rates: None,
             ends: Ends { good: end.clone(), bad: end },
             suspects: Vec::new(),
+            handoff: None,
             conformance: Vec::new(),
             notes: Vec::new(),
             trials: Vec::new(),
@@ -158,10 +161,35 @@ pub struct Culprit {
     pub interacts_with: Vec<String>,
     /// Which phase writes the state that goes wrong, and which reads it.
     pub phases: Option<WriterReader>,
+    /// In which topology it fails; absent if that was not asked.
+    pub topology: Option<ByTopology>,
+    /// What hand-offs with it brought, by component; absent if none was audited.
+    pub handoff: Option<Handoff>,
     /// Failures against the number of its layers that are switched.
     pub dose: Vec<Dose>,
     /// Sentences for people.
     pub evidence: Vec<String>,
+}
+
+/// In which topology a culprit fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ByTopology {
+    /// Where.
+    pub fails: Fails,
+    /// Run in which it failed at topology `paired`.
+    pub paired: usize,
+    /// Run in which it was asked at topology `single`.
+    pub single: usize,
+}
+
+/// Topologies in which a culprit fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Fails {
+    /// Only where prefill hands its KV over to decode.
+    OnlyPaired,
+    /// In one pool for both phases too.
+    Both,
 }
 
 /// Blame split into who writes the state and who reads it.

@@ -101,6 +101,7 @@ pub fn text(report: &Report, style: Style) -> String {
         guilty(&mut out, culprit, style);
     }
     settings(&mut out, report, style);
+    handoff(&mut out, report, style);
 
     let seams = tree(report);
     if !seams.is_empty() {
@@ -188,6 +189,29 @@ fn settings(out: &mut String, report: &Report, style: Style) {
             tried.outcome.summary,
             tried.trial
         );
+    }
+}
+
+/// What hand-offs of the bad end brought, a line a component.
+fn handoff(out: &mut String, report: &Report, style: Style) {
+    let Some(handoff) = &report.handoff else { return };
+    let head = format!("hand-off of the bad end, audited over {} requests", handoff.requests);
+    let _ = writeln!(out, "\n{}  {}", style.bold(&head), style.dim(&handoff.transport));
+    for own in &handoff.components {
+        let mark = if own.changed() { Mark::Guilty } else { Mark::Clear };
+        let on: Vec<usize> = own.layers.iter().map(|layer| *layer as usize).collect();
+        let _ = writeln!(
+            out,
+            "  {} {:<12} {:<14} {} of {} items as sent",
+            style.mark(mark),
+            own.component,
+            layers(&on),
+            own.whole,
+            own.items
+        );
+        for damage in &own.damage {
+            wrap(out, 6, &damage.what, style);
+        }
     }
 }
 

@@ -69,7 +69,9 @@ fn heals(
     settings: &[Setting],
     confidence: f64,
 ) -> Result<bool, Stop> {
-    let (trial, heals) = ask(hunt, &Arm::new(), settings, "good end with", confidence)?;
+    let failing = hunt.digest(&Arm::new())?;
+    let (trial, answer) = ask(hunt, &Arm::new(), settings, "good end with", confidence, &failing)?;
+    let heals = answer == Some(true);
     let outcome = hunt.trials[trial - 1].outcome.clone();
     known.what_if.push(WhatIf { settings: settings.to_vec(), trial, outcome, heals });
     Ok(heals)
@@ -83,10 +85,12 @@ fn patched(
     confidence: f64,
 ) -> Result<(), Stop> {
     let all = hunt.plan.all();
-    let (trial, heals) = match ask(hunt, &all, settings, "bad end with", confidence) {
+    let failing = hunt.digest(&Arm::new())?;
+    let (trial, answer) = match ask(hunt, &all, settings, "bad end with", confidence, &failing) {
         Err(Stop::Budget) => return Ok(()),
         other => other?,
     };
+    let heals = answer == Some(true);
     let set = words(settings);
     if heals {
         known.passed_with = Some((trial, set.clone()));
@@ -101,37 +105,39 @@ fn patched(
     Ok(())
 }
 
-/// Runs `arm` with `settings` until it is known whether it passes.
-fn ask(
+/// Runs `arm` with `settings` until it is known whether it passes; `failing` is the digest of what fails without them.
+/// Returns the last trial and the answer, if there is one.
+pub(super) fn ask(
     hunt: &mut Hunt<'_>,
     arm: &Arm,
     settings: &[Setting],
     what: &str,
     confidence: f64,
-) -> Result<(usize, bool), Stop> {
+    failing: &str,
+) -> Result<(usize, Option<bool>), Stop> {
     let why = format!("{what} {}", words(settings));
     let changed = pairs(settings);
     let once = |hunt: &mut Hunt<'_>| hunt.draw(arm, &changed, &why, |_| Progress::default());
     let mut trial = once(hunt)?;
     if !hunt.counted {
-        return Ok((trial, hunt.trials[trial - 1].outcome.verdict == Verdict::Good));
+        let verdict = hunt.trials[trial - 1].outcome.verdict;
+        return Ok((trial, (verdict != Verdict::Skip).then_some(verdict == Verdict::Good)));
     }
-    let end = hunt.digest(&Arm::new())?;
-    let failing = Tally::from(hunt.draws.counts(&end).0);
+    let failing = Tally::from(hunt.draws.counts(failing).0);
     let mut tally = Tally::from(counts_of(&hunt.trials[trial - 1].outcome));
     for _ in 1..MOST {
         let better = probability_above(failing, tally);
-        // It must be better than the good end, and by half at least: a setting that only helps is no answer.
+        // It must be better than what fails, and by half at least: a setting that only helps is no answer.
         if better >= confidence && tally.mean() <= failing.mean() / 2.0 {
-            return Ok((trial, true));
+            return Ok((trial, Some(true)));
         }
         if better <= 0.5 && tally.total() >= 4.0 {
-            break;
+            return Ok((trial, Some(false)));
         }
         trial = once(hunt)?;
         tally.add(Tally::from(counts_of(&hunt.trials[trial - 1].outcome)));
     }
-    Ok((trial, false))
+    Ok((trial, None))
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! What is said of a culprit.
 
-use hotseam_target::{Arm, Change, Conformance, Counts, Delta, Plan, Span};
+use hotseam_target::{Arm, Change, Conformance, Counts, Delta, Plan, Span, TOPOLOGY};
 
 use super::Knowledge;
 use super::found::Found;
 use super::hunt::{Answer, Hunt};
 use super::layers::Narrow;
-use crate::report::{Culprit, WriterReader, dose, layers, ranges};
+use crate::report::{Culprit, Fails, WriterReader, dose, layers, ranges};
 
 /// One entry a seam member of `found`.
 pub(super) fn entries(hunt: &Hunt<'_>, known: &Knowledge, found: &Found) -> Vec<Culprit> {
@@ -50,6 +50,8 @@ pub(super) fn entries(hunt: &Hunt<'_>, known: &Knowledge, found: &Found) -> Vec<
             probability: hunt.counted.then_some(found.probability),
             interacts_with: others.map(|other| plan.changes[*other].title()).collect(),
             phases: phases(hunt, change, &blamed),
+            topology: found.topology,
+            handoff: found.handoff.clone(),
             dose: match found.changes[..] {
                 [_] => dose(plan, &hunt.trials, index),
                 _ => Vec::new(),
@@ -100,12 +102,14 @@ fn evidence(
             "masked: the bad end passes with it once the other culprits are out (run {trial})"
         ));
     }
+    lines.extend(by_topology(hunt, found));
+    lines.extend(handed_over(found));
     lines.extend(narrowing(&hunt.plan, change, found));
     let of_change = |passed: bool| {
         known.conformance.iter().filter(move |c| c.passed == passed && change.variants.contains(&c.variant))
     };
     lines.extend(of_change(false).map(|c| format!("conformance of {} fails: {}", c.variant, c.detail)));
-    if of_change(false).next().is_none() {
+    if of_change(false).next().is_none() && change.seam != TOPOLOGY {
         lines.push(match stock_is_wrong(change, &known.conformance) {
             Some(stock) => format!(
                 "its variant passes conformance and {} fails: the good end may be the wrong one ({})",
@@ -113,6 +117,35 @@ fn evidence(
             ),
             None => "its variant passes conformance: suspect the wiring around it".to_owned(),
         });
+    }
+    lines
+}
+
+/// In which topology it fails, in words.
+fn by_topology(hunt: &Hunt<'_>, found: &Found) -> Option<String> {
+    let by = found.topology?;
+    let said = hunt.trials.get(by.single - 1).map_or("", |trial| trial.outcome.summary.as_str());
+    Some(match by.fails {
+        Fails::OnlyPaired => format!(
+            "guilty only when disaggregated: topology paired fails (run {}), single passes (run {}: {said})",
+            by.paired, by.single
+        ),
+        Fails::Both => format!(
+            "guilty in both topologies: paired fails (run {}) and single too (run {}: {said}), so it is not the hand-off",
+            by.paired, by.single
+        ),
+    })
+}
+
+/// What an audit of hand-offs with it found, a line a component.
+fn handed_over(found: &Found) -> Vec<String> {
+    let Some(handoff) = &found.handoff else { return Vec::new() };
+    let mut lines: Vec<String> =
+        handoff.changed().map(|own| format!("audit of the hand-off: {own}")).collect();
+    let whole: Vec<&str> =
+        handoff.components.iter().filter(|own| !own.changed()).map(|own| own.component.as_str()).collect();
+    if !whole.is_empty() {
+        lines.push(format!("audit of the hand-off: {} arrived as sent", whole.join(", ")));
     }
     lines
 }

@@ -1,9 +1,10 @@
 //! A culprit as the search knows it.
 
-use hotseam_target::Arm;
+use hotseam_target::{Arm, Handoff};
 
 use super::layers::{Narrow, Narrowed};
 use super::order::Suspect;
+use crate::report::ByTopology;
 
 /// A set of changes that fails on its own.
 #[derive(Debug, Clone)]
@@ -25,6 +26,10 @@ pub(crate) struct Found {
     pub(crate) still_fails: Option<usize>,
     /// Passing trial of the bad end without the other culprits.
     pub(crate) masked: Option<usize>,
+    /// In which topology it fails, once that was asked.
+    pub(crate) topology: Option<ByTopology>,
+    /// What hand-offs of the good end with it brought, if they were audited.
+    pub(crate) handoff: Option<Handoff>,
 }
 
 impl Found {
@@ -39,6 +44,8 @@ impl Found {
             probability: 1.0,
             still_fails: None,
             masked: None,
+            topology: None,
+            handoff: None,
         }
     }
 
@@ -59,6 +66,8 @@ impl Found {
             probability: 1.0,
             still_fails: None,
             masked: None,
+            topology: None,
+            handoff: None,
         }
     }
 

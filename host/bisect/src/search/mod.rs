@@ -18,9 +18,10 @@ mod options;
 mod order;
 mod prefix;
 mod stats;
+mod topology;
 mod verdict;
 
-use hotseam_target::{Arm, Conformance, Delta, Suspicion, Target};
+use hotseam_target::{Arm, Conformance, Delta, Handoff, Suspicion, TOPOLOGY, Target};
 
 use crate::event::Observer;
 use crate::report::{Report, WhatIf, Word};
@@ -44,6 +45,8 @@ pub(crate) struct Knowledge {
     pub(crate) not_run: Arm,
     pub(crate) conformance: Vec<Conformance>,
     pub(crate) suspicions: Vec<Suspicion>,
+    /// What hand-offs of the bad end brought, if they were audited.
+    pub(crate) handoff: Option<Handoff>,
     pub(crate) suspects: Vec<Suspect>,
     pub(crate) found: Vec<Found>,
     /// Trial in which the bad end without every culprit passed.
@@ -73,12 +76,16 @@ fn search(hunt: &mut Hunt<'_>, known: &mut Knowledge) -> Result<Word, Stop> {
     let ends = ends::verify(hunt, known)?;
     if ends != Ends::GoodFails {
         known.conformance = conformance(hunt)?;
+        topology::audit(hunt, known);
     }
     if let Some(word) = ended(hunt, known, ends)? {
         return Ok(word);
     }
     known.not_run = hunt.target.not_run();
     known.suspicions = hunt.target.suspicions().map_err(Stop::Target)?;
+    if let Some(handoff) = &known.handoff {
+        known.suspicions.extend(topology::suspicions(hunt, handoff));
+    }
     let suspects = order::suspects(&hunt.plan, &known.not_run, &known.conformance, &known.suspicions);
     known.suspects.clone_from(&suspects);
     hunt.note(&format!(
@@ -97,7 +104,11 @@ fn search(hunt: &mut Hunt<'_>, known: &mut Knowledge) -> Result<Word, Stop> {
                     return Ok(word);
                 }
             }
-            other => return other,
+            Ok(word) => {
+                topology::tell(hunt, known)?;
+                return Ok(word);
+            }
+            Err(stop) => return Err(stop),
         }
     }
 }
@@ -219,6 +230,7 @@ fn conformance(hunt: &mut Hunt<'_>) -> Result<Vec<Conformance>, Stop> {
     let mut replaced: Vec<&String> = Vec::new();
     for change in &hunt.plan.changes {
         if let Delta::Variant { from, .. } = &change.delta
+            && change.seam != TOPOLOGY
             && !replaced.contains(&from)
             && !variants.contains(from)
         {

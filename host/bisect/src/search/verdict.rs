@@ -82,6 +82,7 @@ pub(crate) fn report(hunt: Hunt<'_>, known: Knowledge, ended: Result<Word, Stop>
         rates: if hunt.counted { rates(&hunt, &known) } else { None },
         ends: Ends { good: end(&plan.good, known.good), bad: end(&plan.bad, known.bad) },
         suspects,
+        handoff: known.handoff,
         what_if: known.what_if,
         conformance: known.conformance,
         notes,

@@ -9,10 +9,12 @@ use super::{ConfigFile, Format};
 #[command(after_help = "Example:\n  hotseam graft -c configs/context-loss.yaml\n  \
                   hotseam graft -c configs/context-loss.yaml --plant 'kv_transport=faulty/kv_transport{fault: next-layer}'\n  \
                   hotseam graft -c configs/context-loss.yaml --graft kv.index_keys --graft attention.core@decode --layers\n  \
+                  hotseam graft -c configs/topology.yaml --kv --oracle kl --plant 'kv_transport=faulty/kv_transport{fault: page-size}'\n  \
                   hotseam graft -c configs/context-loss.yaml --oracle kl --tokens 1024 --format json\n\n\
                   A graft is a selector, whose cells' outputs are replaced, or kv[.component][:layers=2-6,8], the KV that\n\
                   decode begins with. Components: swa, c4, c128, index_keys, c4_state, c128_state, index_state. Without\n\
-                  --graft: all KV, each component if that heals, then the outputs of the cells that differ.\n\n\
+                  --graft: all KV, each component if that heals, then the outputs of the cells that differ. With a file that has\n\
+                  bisect.single_to_paired the good end runs at topology single.\n\n\
                   Exit codes: 0 a graft heals, 1 nothing to heal (the bad end passes), 2 usage or configuration, 3 no graft\n\
                   heals, 4 the good end fails, 5 a graft could not be made.")]
 pub(crate) struct GraftArgs {
@@ -28,6 +30,9 @@ pub(crate) struct GraftArgs {
     /// those away. May be given several times.
     #[arg(long, value_name = "RULE")]
     pub(crate) plant: Vec<String>,
+    /// Replaces all KV that decode begins with, and each component of it, whatever heals; no outputs of cells.
+    #[arg(long, conflicts_with = "graft")]
+    pub(crate) kv: bool,
     /// What to replace; may be given several times.
     #[arg(long, value_name = "WHAT")]
     pub(crate) graft: Vec<String>,

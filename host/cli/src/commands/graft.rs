@@ -1,9 +1,10 @@
 //! `hotseam graft`.
 
 use anyhow::anyhow;
-use hotseam_config::Config;
+use hotseam_config::{Config, Topology};
+use hotseam_engine::Engine;
 use hotseam_evidence::divergence::{DECODE_TOKENS, Passage};
-use hotseam_evidence::graft::{self, Graft, GraftPlan, GraftReport, KvPart, Oracle};
+use hotseam_evidence::graft::{self, Engines, Graft, GraftPlan, GraftReport, KvPart, Oracle};
 use hotseam_evidence::haystack::Haystack;
 use hotseam_evidence::needle::{NeedlePlan, Probe};
 
@@ -90,10 +91,17 @@ fn graft(args: &GraftArgs) -> Result<GraftReport, Failure> {
         good,
         bad,
         grafts,
+        kv: args.kv,
         cases: args.cases.map_or(CASES, |cases| cases as usize),
         reverse: !args.no_reverse,
         layers: args.layers,
     };
+    // The good end of such a file has one pool for both phases.
+    let single = match config.bisect.as_ref().is_some_and(|section| section.single_to_paired) {
+        true => Some(host::beside(&config, &host, Topology::Single)?),
+        false => None,
+    };
+    let engines = Engines { good: single.as_ref().unwrap_or(&host.engine), bad: &host.engine };
     let text = Haystack::read(&host.tokenizer, &config.needle.haystack).map_err(Failure::usage)?;
     let bar = host::spinner("grafts");
     let progress = |what: &str| {
@@ -103,16 +111,17 @@ fn graft(args: &GraftArgs) -> Result<GraftReport, Failure> {
     let report = match args.oracle {
         GraftOracle::Needle => {
             let probes = probes(&config, args, &host, &text)?;
-            graft::run(&host.engine, &host.tokenizer, Oracle::Needle(&probes), &plan, progress)
+            graft::run(engines, &host.tokenizer, Oracle::Needle(&probes), &plan, progress)
         }
         GraftOracle::Kl => {
             let passage =
                 Passage::new(&host.tokenizer, &text, tokens, DECODE_TOKENS).map_err(Failure::usage)?;
             let oracle = Oracle::Kl(&passage, threshold);
-            graft::run(&host.engine, &host.tokenizer, oracle, &plan, progress)
+            graft::run(engines, &host.tokenizer, oracle, &plan, progress)
         }
     };
     bar.finish();
+    single.iter().for_each(Engine::shutdown);
     host.engine.shutdown();
     Ok(report?)
 }

@@ -154,6 +154,23 @@ fn launch(config: &Config, server: bool) -> Result<Host, Failure> {
     Ok(Host { engine, tokenizer })
 }
 
+/// An engine of another topology over the model of `host`, with the assignments of the file.
+///
+/// # Errors
+/// As [`start`].
+pub(crate) fn beside(
+    config: &Config,
+    host: &Host,
+    topology: hotseam_config::Topology,
+) -> Result<Engine, Failure> {
+    let mut config = config.clone();
+    config.engine.topology = topology;
+    let model = host.engine.model();
+    let slots = slots(&config, &model.config)?;
+    let sizes = engine_sizes(&config, &model.config)?;
+    Engine::start(model.clone(), Arc::new(slots), sizes).map_err(Failure::usage)
+}
+
 fn topology(config: &Config) -> Topology {
     match config.engine.topology {
         hotseam_config::Topology::Single => Topology::Single,

@@ -37,6 +37,7 @@ pub(crate) fn target(
             oracle: section.oracle.clone(),
             haystack: config.needle.haystack.clone(),
             seed: config.needle.seed,
+            single_to_paired: section.single_to_paired,
             progress,
         };
         let target = Endpoints::new(setup).map_err(Failure::usage)?;
@@ -44,6 +45,10 @@ pub(crate) fn target(
         // Which plugins the servers have is in the digests of the arms.
         return Ok((Box::new(target), Plugins::new()));
     }
+    let mut config = config.clone();
+    // An oracle that asks about hand-offs needs an engine that looks at them.
+    config.disaggregation.audit |= matches!(section.oracle.kind, OracleKind::Audit(_));
+    let config = &config;
     let host = start(config)?;
     announce(config, &host);
     let slots = host.engine.slots().clone();
@@ -57,6 +62,7 @@ pub(crate) fn target(
         oracle: section.oracle.clone(),
         haystack: config.needle.haystack.clone(),
         seed: config.needle.seed,
+        single_to_paired: section.single_to_paired,
         progress,
         expose,
     };

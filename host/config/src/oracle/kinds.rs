@@ -194,6 +194,24 @@ impl Default for RepeatOracle {
     }
 }
 
+/// Fields of `kind: audit`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AuditOracle {
+    /// Lengths of the prompts in tokens, each another piece of the held-out text. A second one shows bytes that were left of
+    /// the first.
+    #[serde(deserialize_with = "lengths")]
+    #[schemars(length(min = 1), inner(range(min = 1)))]
+    pub lengths: Vec<usize>,
+}
+
+impl Default for AuditOracle {
+    /// Both end inside a page, a group of four and a group of 128, so that every component has items.
+    fn default() -> Self {
+        Self { lengths: vec![521, 777] }
+    }
+}
+
 /// Fields of `kind: command`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

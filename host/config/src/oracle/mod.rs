@@ -13,8 +13,8 @@ use serde_yaml::Mapping;
 use crate::document;
 
 pub use kinds::{
-    CommandOracle, ExactOracle, ExactPrompt, KlOracle, NeedleOracle, NeedleTask, NoiseKind, PerplexityOracle,
-    RepeatOracle,
+    AuditOracle, CommandOracle, ExactOracle, ExactPrompt, KlOracle, NeedleOracle, NeedleTask, NoiseKind,
+    PerplexityOracle, RepeatOracle,
 };
 
 /// The oracle of a bisection: a kind with its fields, and what its answers are.
@@ -42,11 +42,13 @@ pub enum OracleKind {
     Exact(ExactOracle),
     /// The same request must give the same bits each time.
     Repeat(RepeatOracle),
+    /// Every item of a hand-off from prefill to decode must arrive as it was sent.
+    Audit(AuditOracle),
     /// A command of the user's says.
     Command(CommandOracle),
 }
 
-const KINDS: [&str; 6] = ["needle", "kl", "perplexity", "exact", "repeat", "command"];
+const KINDS: [&str; 7] = ["needle", "kl", "perplexity", "exact", "repeat", "audit", "command"];
 
 impl Oracle {
     /// Whether outcomes are verdicts or draws. Unless the file says otherwise, only commands and repeats are draws: all
@@ -88,6 +90,7 @@ impl<'de> Deserialize<'de> for Oracle {
             Kind::Perplexity => document::inner(&[], &rest).map(OracleKind::Perplexity),
             Kind::Exact => document::inner(&[], &rest).map(OracleKind::Exact),
             Kind::Repeat => document::inner(&[], &rest).map(OracleKind::Repeat),
+            Kind::Audit => document::inner(&[], &rest).map(OracleKind::Audit),
             Kind::Command => document::inner(&[], &rest).map(OracleKind::Command),
         };
         let kind = kind.map_err(D::Error::custom)?;
@@ -110,6 +113,7 @@ impl JsonSchema for Oracle {
             PerplexityOracle::json_schema(generator),
             ExactOracle::json_schema(generator),
             RepeatOracle::json_schema(generator),
+            AuditOracle::json_schema(generator),
             CommandOracle::json_schema(generator),
         ];
         let kinds = KINDS.iter().zip(fields).map(|(kind, mut schema)| {
@@ -180,5 +184,6 @@ enum Kind {
     Perplexity,
     Exact,
     Repeat,
+    Audit,
     Command,
 }

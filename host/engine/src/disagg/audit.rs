@@ -129,6 +129,9 @@ impl KvMap {
 pub(crate) struct Audit {
     /// Checksums of that hand-off, and its room.
     before: HashMap<u64, u64>,
+    /// The pools whose free items were last poisoned, by the epoch of their store and the addresses of their regions: those of
+    /// another layout are others.
+    poisoned: (u64, Vec<usize>),
 }
 
 /// Bytes of an item of the receiving side. The caller gives only items of the region.
@@ -164,8 +167,12 @@ fn poisoned(bytes: &[u8]) -> usize {
 
 impl Audit {
     /// Poisons the items that are to be written and all that are free. `regions` are those of the receiving store.
-    pub(crate) fn begin(store: &mut KvStore, regions: &[Region], items: &Items) {
-        let used = store.free_items(true);
+    pub(crate) fn begin(&mut self, store: &mut KvStore, regions: &[Region], items: &Items) {
+        // An item has one number in the pools of all layouts, so its mark says nothing of pools that were not looked at.
+        let pools = (store.epoch(), regions.iter().map(|region| region.dst.addr()).collect());
+        let known = self.poisoned == pools;
+        self.poisoned = pools;
+        let used = store.free_items(known);
         for region in regions {
             let component = region.component as usize;
             items[component].iter().chain(&used[component]).for_each(|item| poison(region, *item));

@@ -2,7 +2,6 @@
 
 use super::Scheduler;
 use super::pair::{Failure, Pair, Registered, call_failure, prompt_sum, publish_map, remote};
-use crate::disagg::audit::Audit;
 use crate::disagg::fingerprint::Fingerprints;
 use crate::sequence::{Next, Picked, Sequence, Stage, Ticket};
 use crate::transfer::{Lost, context};
@@ -191,8 +190,8 @@ impl Scheduler {
         let kv = kv.map_err(|error| ("E-KV-EXHAUSTED", error.to_string()))?;
         let items = self.prefill.items(&kv);
         let regions = self.prefill.incoming(layouts);
-        if self.audit.is_some() {
-            Audit::begin(&mut self.prefill, &regions, &items);
+        if let Some(audit) = &mut self.audit {
+            audit.begin(&mut self.prefill, &regions, &items);
         }
         let (mut count, mut bytes) = (0, 0);
         let mut accept = |region: &Region| {

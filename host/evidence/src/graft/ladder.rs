@@ -6,7 +6,7 @@ use hotseam_abi::component;
 use hotseam_engine::Engine;
 use hotseam_slots::{Cell, CellId, LayerClass, NumberSet, Op, Phase, Scope, Seam, Selector, changes};
 
-use super::{Graft, GraftPlan, KvPart};
+use super::{Engines, Graft, GraftPlan, KvPart};
 
 fn all_cells(engine: &Engine) -> Vec<Cell> {
     engine.slots().registry().geometry().cells()
@@ -25,10 +25,12 @@ pub(super) fn cells(engine: &Engine, graft: &Graft) -> BTreeSet<CellId> {
 }
 
 /// All KV, then the outputs of the cells that differ, by op and phase.
-pub(super) fn first(engine: &Engine, plan: &GraftPlan) -> Vec<Graft> {
+pub(super) fn first(engines: Engines<'_>, plan: &GraftPlan) -> Vec<Graft> {
     let mut grafts = vec![Graft::Kv(KvPart::ALL)];
-    let snapshot = |name: &str| engine.slots().snapshot(name);
-    let (Some(good), Some(bad)) = (snapshot(&plan.good), snapshot(&plan.bad)) else { return grafts };
+    let engine = engines.bad;
+    let snapshot = |engine: &Engine, name: &str| engine.slots().snapshot(name);
+    let ends = (snapshot(engines.good, &plan.good), snapshot(engine, &plan.bad));
+    let (Some(good), Some(bad)) = ends else { return grafts };
     let mut groups: BTreeMap<(Seam, Op, Option<Phase>), Vec<u32>> = BTreeMap::new();
     for change in changes(&good, &bad).iter().filter(|change| is_step_cell(&change.cell)) {
         let cell = change.cell;
@@ -42,6 +44,11 @@ pub(super) fn first(engine: &Engine, plan: &GraftPlan) -> Vec<Graft> {
         grafts.push(Graft::Outputs(Selector { scope, ..selector }));
     }
     grafts
+}
+
+/// All KV, then each component of it.
+pub(super) fn kv(engine: &Engine) -> Vec<Graft> {
+    std::iter::once(Graft::Kv(KvPart::ALL)).chain(components(engine)).collect()
 }
 
 /// The components that the model has, one by one.

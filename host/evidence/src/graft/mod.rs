@@ -38,6 +38,28 @@ pub enum Oracle<'a> {
     Kl(&'a Passage, f64),
 }
 
+/// Where the two ends run: one engine for both, or one each, such as one pool for both phases and two with a hand-off.
+#[derive(Clone, Copy)]
+pub struct Engines<'a> {
+    /// That of the good end.
+    pub good: &'a Engine,
+    /// That of the bad end.
+    pub bad: &'a Engine,
+}
+
+impl<'a> From<&'a Engine> for Engines<'a> {
+    fn from(engine: &'a Engine) -> Self {
+        Self { good: engine, bad: engine }
+    }
+}
+
+/// One of the two ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum End {
+    Good,
+    Bad,
+}
+
 /// What to graft.
 #[derive(Debug, Clone, Default)]
 pub struct GraftPlan {
@@ -47,6 +69,8 @@ pub struct GraftPlan {
     pub bad: String,
     /// Grafts; the ladder (all KV, each component if that heals, outputs of the cells that differ) if empty.
     pub grafts: Vec<Graft>,
+    /// Whether the ladder is all KV and each component of it, whatever heals.
+    pub kv: bool,
     /// Failing cases to try each graft on, at most.
     pub cases: usize,
     /// Whether the reverse of each graft is tried as well.
@@ -60,21 +84,22 @@ pub struct GraftPlan {
 /// # Errors
 /// If an assignment is missing, the engine takes no request, or the good end of a divergence fails. A bad end that fails
 /// is a result.
-pub fn run(
-    engine: &Engine,
-    tokenizer: &Tokenizer,
+pub fn run<'a>(
+    engines: impl Into<Engines<'a>>,
+    tokenizer: &'a Tokenizer,
     oracle: Oracle<'_>,
-    plan: &GraftPlan,
+    plan: &'a GraftPlan,
     mut progress: impl FnMut(&str),
 ) -> Result<GraftReport, EvidenceError> {
     let begin = Instant::now();
-    for name in [&plan.good, &plan.bad] {
+    let engines = engines.into();
+    for (engine, name) in [(engines.good, &plan.good), (engines.bad, &plan.bad)] {
         if engine.slots().snapshot(name).is_none() {
             let known = engine.slots().names().join(", ");
             return Err(EvidenceError::Assignment { name: name.clone(), known });
         }
     }
-    let (mut grafter, mut report) = Grafter::begin(engine, tokenizer, oracle, plan, &mut progress)?;
+    let (mut grafter, mut report) = Grafter::begin(engines, tokenizer, oracle, plan, &mut progress)?;
     if report.verdict == Word::NotHealed {
         grafter.climb(&mut report, &mut progress)?;
         report.conclude();
@@ -84,29 +109,37 @@ pub fn run(
 }
 
 struct Grafter<'a> {
-    engine: &'a Engine,
+    engines: Engines<'a>,
     tokenizer: &'a Tokenizer,
     plan: &'a GraftPlan,
     cases: Vec<Case>,
-    /// KV that decode began with, once it was needed: by case, and whether it is the good end's.
-    kv: BTreeMap<(usize, bool), Arc<Recorded>>,
+    /// KV that decode began with, once it was needed: by case and end.
+    kv: BTreeMap<(usize, End), Arc<Recorded>>,
 }
 
 impl<'a> Grafter<'a> {
+    /// Engine and assignment of an end.
+    fn end(&self, end: End) -> (&'a Engine, &'a str) {
+        match end {
+            End::Good => (self.engines.good, &self.plan.good),
+            End::Bad => (self.engines.bad, &self.plan.bad),
+        }
+    }
+
     /// Finds the cases that the good end passes and the bad end fails.
     fn begin(
-        engine: &'a Engine,
+        engines: Engines<'a>,
         tokenizer: &'a Tokenizer,
         oracle: Oracle<'_>,
         plan: &'a GraftPlan,
         progress: &mut dyn FnMut(&str),
     ) -> Result<(Self, GraftReport), EvidenceError> {
-        let mut this = Self { engine, tokenizer, plan, cases: Vec::new(), kv: BTreeMap::new() };
+        let mut this = Self { engines, tokenizer, plan, cases: Vec::new(), kv: BTreeMap::new() };
         let (mut good, mut bad) = (Vec::new(), Vec::new());
         let mut corrupted: Vec<Corrupted> = Vec::new();
         let mut consider = |this: &mut Self, case: Case| -> Result<(), EvidenceError> {
             let watch = Donor::new(BTreeSet::new(), false);
-            let (score, watch) = case.run(engine, tokenizer, &plan.bad, watch, false)?;
+            let (score, watch) = case.run(engines.bad, tokenizer, &plan.bad, watch, false)?;
             if !score.passed {
                 this.cases.push(case);
                 for new in watch.corrupted() {
@@ -124,7 +157,7 @@ impl<'a> Grafter<'a> {
             Oracle::Needle(probes) => {
                 for probe in probes {
                     progress(&format!("probe {} of {}", good.len() + 1, probes.len()));
-                    let case = Case::needle(engine, tokenizer, probe, &plan.good)?;
+                    let case = Case::needle(engines.good, tokenizer, probe, &plan.good)?;
                     good.push(CaseScore { passed: case.is_some(), metric: 0.0, failure: None });
                     if let Some(case) = case {
                         consider(&mut this, case)?;
@@ -137,13 +170,13 @@ impl<'a> Grafter<'a> {
             Oracle::Kl(passage, threshold) => {
                 progress("both ends");
                 good.push(CaseScore { passed: true, metric: 0.0, failure: None });
-                consider(&mut this, Case::passage(engine, passage, &plan.good, threshold)?)?;
+                consider(&mut this, Case::passage(engines.good, passage, &plan.good, threshold)?)?;
             }
         }
         let passed = good.iter().filter(|score| score.passed).count();
         let report = GraftReport {
-            good: plan.good.clone(),
-            bad: plan.bad.clone(),
+            good: named(engines, engines.good, &plan.good),
+            bad: named(engines, engines.bad, &plan.bad),
             oracle: describe(oracle),
             metric: match oracle {
                 Oracle::Needle(_) => "log-probability".to_owned(),
@@ -173,7 +206,8 @@ impl<'a> Grafter<'a> {
     ) -> Result<(), EvidenceError> {
         let chosen = self.plan.grafts.clone();
         let (wide, narrow) = match chosen.is_empty() {
-            true => (ladder::first(self.engine, self.plan), ladder::components(self.engine)),
+            true if self.plan.kv => (ladder::kv(self.engines.bad), Vec::new()),
+            true => (ladder::first(self.engines, self.plan), ladder::components(self.engines.bad)),
             false => (chosen, Vec::new()),
         };
         for graft in wide {
@@ -189,7 +223,7 @@ impl<'a> Grafter<'a> {
         if self.plan.layers {
             let healing: Vec<Graft> =
                 report.rows.iter().filter(|row| row.healed).map(|row| row.graft.clone()).collect();
-            for graft in healing.iter().flat_map(|graft| ladder::layers(self.engine, graft)) {
+            for graft in healing.iter().flat_map(|graft| ladder::layers(self.engines.bad, graft)) {
                 report.rows.push(self.graft(graft, progress)?);
             }
         }
@@ -212,13 +246,12 @@ impl<'a> Grafter<'a> {
             broke: false,
             refused: None,
         };
-        let cells = ladder::cells(self.engine, &row.graft);
+        let cells = ladder::cells(self.engines.bad, &row.graft);
         if matches!(row.graft, Graft::Outputs(_)) && cells.is_empty() {
             row.refused = Some("no step calls these cells; the hand-off is `kv`".to_owned());
             return Ok(row);
         }
-        let (good, bad) = (self.plan.good.clone(), self.plan.bad.clone());
-        let heal = self.direction(&mut row, &cells, &good, &bad)?;
+        let heal = self.direction(&mut row, &cells, End::Good, End::Bad)?;
         if row.refused.is_some() {
             return Ok(row);
         }
@@ -226,7 +259,7 @@ impl<'a> Grafter<'a> {
         row.heal = Some(heal);
         if self.plan.reverse {
             let before = row.replaced;
-            let harm = self.direction(&mut row, &cells, &bad, &good)?;
+            let harm = self.direction(&mut row, &cells, End::Bad, End::Good)?;
             row.replaced = before;
             if row.refused.is_none() {
                 row.broke = most(harm.total - harm.passed, harm.total);
@@ -241,8 +274,8 @@ impl<'a> Grafter<'a> {
         &mut self,
         row: &mut GraftRow,
         cells: &BTreeSet<CellId>,
-        from: &str,
-        to: &str,
+        from: End,
+        to: End,
     ) -> Result<Score, EvidenceError> {
         let part = match &row.graft {
             Graft::Kv(part) => Some(part.clone()),
@@ -255,8 +288,9 @@ impl<'a> Grafter<'a> {
                 None => Arc::new(self.record(index, cells, false, from)?),
             };
             let recipient = Recipient::new(cells.clone(), part.clone(), recorded);
+            let (engine, name) = self.end(to);
             let (score, recipient) =
-                self.cases[index].run(self.engine, self.tokenizer, to, recipient, part.is_some())?;
+                self.cases[index].run(engine, self.tokenizer, name, recipient, part.is_some())?;
             row.replaced += recipient.replaced;
             row.without = recipient.without.iter().map(|name| (*name).to_owned()).collect();
             if let Some(why) = recipient.refused {
@@ -273,27 +307,37 @@ impl<'a> Grafter<'a> {
         index: usize,
         cells: &BTreeSet<CellId>,
         kv: bool,
-        of: &str,
+        of: End,
     ) -> Result<Recorded, EvidenceError> {
         let donor = Donor::new(cells.clone(), kv);
-        let (score, mut donor) = self.cases[index].run(self.engine, self.tokenizer, of, donor, false)?;
+        let (engine, name) = self.end(of);
+        let (score, mut donor) = self.cases[index].run(engine, self.tokenizer, name, donor, false)?;
         match score.failure {
             // An end that fails in the middle still gives what it has.
-            Some(RequestFailure { code, message }) if of == self.plan.good => {
-                Err(EvidenceError::Baseline { assignment: of.to_owned(), code, message })
+            Some(RequestFailure { code, message }) if of == End::Good => {
+                Err(EvidenceError::Baseline { assignment: name.to_owned(), code, message })
             }
             _ => Ok(donor.take()),
         }
     }
 
-    fn kv_of(&mut self, index: usize, of: &str) -> Result<Arc<Recorded>, EvidenceError> {
-        let key = (index, of == self.plan.good);
+    fn kv_of(&mut self, index: usize, of: End) -> Result<Arc<Recorded>, EvidenceError> {
+        let key = (index, of);
         if let Some(known) = self.kv.get(&key) {
             return Ok(Arc::clone(known));
         }
         let recorded = Arc::new(self.record(index, &BTreeSet::new(), true, of)?);
         self.kv.insert(key, Arc::clone(&recorded));
         Ok(recorded)
+    }
+}
+
+/// Name of an end, with its topology where the two differ in it.
+fn named(engines: Engines<'_>, engine: &Engine, name: &str) -> String {
+    let topology = |engine: &Engine| engine.config().topology;
+    match topology(engines.good) == topology(engines.bad) {
+        true => name.to_owned(),
+        false => format!("{name} at topology {}", topology(engine)),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hotseam_config::valid_assignment_name;
-use hotseam_engine::Engine;
+use hotseam_engine::{Engine, KvMap};
 use hotseam_slots::{CellId, CellView, Class, Layout, Rule, SlotsError, Snapshot, VariantSpec};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -133,6 +133,11 @@ impl Admin {
             cells,
             origins: self.engine.origins(assignment),
         })
+    }
+
+    /// What the last audited hand-off brought; `None` if none was audited.
+    pub(crate) fn kv_map(&self) -> Option<KvMap> {
+        self.engine.kv_map()
     }
 
     pub(crate) fn stats(&self) -> StatsView {

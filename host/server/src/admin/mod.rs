@@ -9,6 +9,7 @@
 //! | `GET /swaps` | | [`SwapsView`]: the last swaps |
 //! | `GET /events?swap=ID` | | server-sent events: one `state`, then a `swap` for each stage ([`hotseam_slots::SwapEvent`]) |
 //! | `GET /trace?assignment=NAME` | | [`TraceView`]: what ran since the last change |
+//! | `GET /kv` | | [`hotseam_engine::KvMap`] of the last audited hand-off, or `null` |
 //! | `POST /variant` | [`VariantRequest`] | [`VariantView`]: options, hash and layout of a variant that no cell need use |
 //! | `GET /stats` | | [`StatsView`] |
 //! | `PUT /assignments/NAME` | [`DefineRequest`] or a list of rules | [`AssignmentView`] |

@@ -128,6 +128,10 @@ async fn answer<B: Buf>(
             let assignment = trace_query(&query)?;
             blocking(move || admin.trace(&assignment)).await
         }
+        "/kv" => {
+            only("GET", &[Method::GET])?;
+            blocking(move || Ok(admin.kv_map())).await
+        }
         "/variant" => {
             only("POST", &[Method::POST])?;
             let request = parse(&body)?;

@@ -163,7 +163,7 @@ async fn models_health_and_unknown_routes() {
     assert!(method.head.contains("allow: post"));
     assert_eq!(site.post("/v1/models", &json!({})).await.status, 405);
     // The admin endpoints are not here.
-    for path in ["/slots", "/swap", "/rollback", "/trace", "/stats", "/assignments/live"] {
+    for path in ["/slots", "/swap", "/rollback", "/trace", "/stats", "/kv", "/assignments/live"] {
         assert_eq!(site.get(path).await.status, 404, "{path}");
         assert_eq!(site.post(path, &json!({})).await.status, 404, "{path}");
     }

@@ -1,11 +1,17 @@
-//! The target that is a running instance: one server, the ranks of a group, or a prefill and decode pair.
+//! The target that is a running instance: one server, the ranks of a group, or a prefill and decode pair, with or without a
+//! worker of topology `single` beside it.
 //!
 //! Arms are temporary assignments that every server gets through its admin endpoint; the oracle asks the public API with
 //! the name of the assignment. The servers go on serving: nothing that others use is changed. The plan is made from what
 //! the servers say that their cells run, so this process needs no plugin and no weights, only the tokenizer.
+//!
+//! Both ends of a pair get every arm whole: a hand-off is only made between workers whose layouts, writing variants and
+//! transport are alike, and a cell runs on the end whose phase it belongs to.
 
+mod door;
 mod http;
 mod remote;
+mod single;
 mod wire;
 
 use std::collections::HashMap;
@@ -13,17 +19,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use hotseam_config::{Oracle, TargetSection};
+use hotseam_config::{AuditOracle, Oracle, TargetSection};
 use hotseam_encoding::Tokenizer;
+use hotseam_evidence::EvidenceError;
 use hotseam_evidence::haystack::Haystack;
+use hotseam_evidence::kv_map::{self, Audited};
 use hotseam_slots::Rule;
 use sha2::{Digest, Sha256};
 
 use crate::command::Places;
-use crate::judge::{self, Judge, Material, Subject};
+use crate::judge::{self, Audits as _, Judge, Material, Subject};
 use crate::planning::{self, Planned, Refused, Site};
-use crate::{Arm, Conformance, Noise, Outcome, Plan, Progress, Target, TargetError};
+use crate::{Arm, Axis, Conformance, Handoff, Noise, Outcome, Plan, Progress, Target, TargetError};
 use remote::Remote;
+use single::Single;
 
 /// Requests in flight, unless the oracle says otherwise; a server queues what it cannot run.
 const IN_FLIGHT: usize = 8;
@@ -44,6 +53,8 @@ pub struct EndpointsSetup {
     pub haystack: Vec<PathBuf>,
     /// Seed of the needles.
     pub seed: u64,
+    /// Whether the good end runs on the worker of topology `single` and the bad end on the pair.
+    pub single_to_paired: bool,
     /// Called as a run proceeds.
     pub progress: Box<dyn FnMut(Progress)>,
 }
@@ -51,11 +62,14 @@ pub struct EndpointsSetup {
 /// A target that is a running instance. Its temporary assignments are removed when it is dropped.
 pub struct Endpoints {
     remote: Arc<Remote>,
+    /// The worker beside the pair.
+    single: Option<Single>,
     places: Places,
     tokenizer: Tokenizer,
     good: Vec<Rule>,
     planned: Planned,
     judge: Judge,
+    haystack: Haystack,
     progress: Box<dyn FnMut(Progress)>,
     /// Name of the assignment under which arms run.
     arm: String,
@@ -66,23 +80,21 @@ pub struct Endpoints {
 
 /// Removes what a target has defined on its servers, from whatever thread hears that the process must end.
 #[derive(Debug, Clone)]
-pub struct Cleaner(Arc<Remote>);
+pub struct Cleaner(Vec<Arc<Remote>>);
 
 impl Cleaner {
     /// Removes the temporary assignments.
     pub fn clean(&self) {
-        self.0.clean();
+        self.0.iter().for_each(|remote| remote.clean());
     }
 }
 
 /// Removes the temporary assignments if the target is not made in the end.
-struct Unfinished(Option<Arc<Remote>>);
+struct Unfinished(Vec<Arc<Remote>>);
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        if let Some(remote) = &self.0 {
-            remote.clean();
-        }
+        self.0.iter().for_each(|remote| remote.clean());
     }
 }
 
@@ -93,11 +105,12 @@ impl Endpoints {
     /// [`TargetError::Arm`] if an end is refused, [`TargetError::Setup`] for the rest: a server that is not there, ranks
     /// that differ, an oracle that cannot be prepared.
     pub fn new(setup: EndpointsSetup) -> Result<Self, TargetError> {
-        let EndpointsSetup { section, tokenizer, good, bad, oracle, haystack: files, seed, progress } = setup;
+        let EndpointsSetup { section, tokenizer, good, bad, oracle, haystack: files, seed, .. } = setup;
+        let (progress, single_to_paired) = (setup.progress, setup.single_to_paired);
         let setup_error = |error: Refused| TargetError::Setup(error.to_string());
         let haystack = Haystack::read(&tokenizer, &files).map_err(|error| setup_error(error.into()))?;
         let remote = Arc::new(Remote::new(&section).map_err(setup_error)?);
-        let mut unfinished = Unfinished(Some(remote.clone()));
+        let mut unfinished = Unfinished(vec![remote.clone()]);
         // Two searches on one server must not take each other's names.
         let arm = format!("bisect-{}", unique());
         let resolve = |suffix: &str, (end, rules): &(String, Vec<Rule>)| {
@@ -107,17 +120,25 @@ impl Endpoints {
         let good_end = resolve("good", &good)?;
         let bad_end = resolve("bad", &bad)?;
         let named = Named { remote: &remote, prefix: &arm };
-        let planned = planning::plan(&named, (&good.0, &good.1, &good_end), (&bad.0, &bad_end))?;
+        let mut planned = planning::plan(&named, (&good.0, &good.1, &good_end), (&bad.0, &bad_end))?;
         for suffix in ["good", "bad"] {
             remote.remove(&format!("{arm}-{suffix}"));
         }
         let material = Material { tokenizer: &tokenizer, haystack: &haystack, seed, model: remote.model() };
-        let judge = Judge::new(&oracle, &material).map_err(|error| setup_error(error.into()))?;
-        let places = Places {
-            admin: section.endpoints.iter().map(ToString::to_string).collect(),
-            api: Some(section.api.to_string()),
-            config: None,
+        let make_judge = || Judge::new(&oracle, &material).map_err(|error| setup_error(error.into()));
+        let judge = make_judge()?;
+        let single = match &section.single {
+            Some(worker) => {
+                let own = Arc::new(Remote::single(worker, section.timeout_seconds).map_err(setup_error)?);
+                unfinished.0.push(own.clone());
+                own.is_like(&remote, &format!("{arm}-single"), &good.1, &good_end).map_err(setup_error)?;
+                let atom = single_to_paired.then(|| planned.add_topology());
+                let judge = if single_to_paired { None } else { Some(make_judge()?) };
+                Some(Single { remote: own, atom, judge, places: single::places(worker) })
+            }
+            None => None,
         };
+        let places = places(&section);
         let mut hash = Sha256::new();
         let oracle = serde_json::to_string(&oracle).unwrap_or_default();
         let text = format!("{files:?}{seed}{places:?}");
@@ -126,16 +147,18 @@ impl Endpoints {
             hash.update(part);
         }
         let identity = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        unfinished.0 = None;
+        unfinished.0.clear();
         let (digests, not_run) = (HashMap::new(), Arm::new());
         let good = good.1;
         Ok(Self {
             remote,
+            single,
             places,
             tokenizer,
             good,
             planned,
             judge,
+            haystack,
             progress,
             arm,
             identity,
@@ -146,20 +169,36 @@ impl Endpoints {
 
     /// Something that cleans up when the process is interrupted.
     pub fn cleaner(&self) -> Cleaner {
-        Cleaner(self.remote.clone())
+        let single = self.single.iter().map(|single| single.remote.clone());
+        Cleaner(std::iter::once(self.remote.clone()).chain(single).collect())
     }
 
-    /// Defines an arm on every server and returns its digest.
-    fn define(&self, arm: &Arm) -> Result<String, TargetError> {
+    /// Whether an arm runs on the worker beside the pair.
+    fn is_single(&self, arm: &Arm) -> bool {
+        let atom = self.single.as_ref().and_then(|single| single.atom);
+        atom.is_some_and(|atom| !arm.contains(&atom))
+    }
+
+    /// Defines an arm on every server that runs it, or beside them, and returns its digest.
+    fn define(&self, arm: &Arm, beside: bool) -> Result<String, TargetError> {
         let refused = |source| TargetError::Arm { what: self.planned.describe(arm), source };
         let rules = self.planned.rules(&self.good, arm).map_err(refused)?;
-        Ok(self.remote.define(&self.arm, &rules).map_err(refused)?.digest)
+        let (remote, topology) = match &self.single {
+            Some(single) if beside => (&single.remote, "single"),
+            _ => (&self.remote, "paired"),
+        };
+        let digest = remote.define(&self.arm, &rules).map_err(refused)?.digest;
+        Ok(match self.single.as_ref().and_then(|single| single.atom) {
+            // Equal cells in one pool and in two are two arms.
+            Some(_) => format!("{topology}:{digest}"),
+            None => digest,
+        })
     }
 }
 
 impl Drop for Endpoints {
     fn drop(&mut self) {
-        self.remote.clean();
+        self.cleaner().clean();
     }
 }
 
@@ -172,22 +211,19 @@ impl Target for Endpoints {
         if let Some(digest) = self.digests.get(arm) {
             return Ok(digest.clone());
         }
-        let digest = self.define(arm)?;
+        let digest = self.define(arm, self.is_single(arm))?;
         self.digests.insert(arm.clone(), digest.clone());
         Ok(digest)
     }
 
     fn measure(&mut self, arm: &Arm) -> Result<Outcome, TargetError> {
-        let digest = self.define(arm)?;
-        let subject = Subject {
-            model: &*self.remote,
-            engine: None,
-            tokenizer: &self.tokenizer,
-            assignment: &self.arm,
-            digest: &digest,
-            in_flight: IN_FLIGHT,
-            places: &self.places,
+        let beside = self.is_single(arm);
+        let digest = self.define(arm, beside)?;
+        let (remote, places) = match &self.single {
+            Some(single) if beside => (&single.remote, &single.places),
+            _ => (&self.remote, &self.places),
         };
+        let subject = subject(remote, places, &self.tokenizer, &self.arm, &digest);
         let found = match arm.is_empty() {
             true => self.judge.base(&subject, &mut *self.progress),
             false => self.judge.arm(&subject, &mut *self.progress),
@@ -223,8 +259,84 @@ impl Target for Endpoints {
         self.judge.noise()
     }
 
+    fn handoff(&mut self, arm: &Arm) -> Result<Option<Handoff>, TargetError> {
+        self.define(arm, false)?;
+        let mut sum = Handoff::default();
+        let lengths = AuditOracle::default().lengths;
+        for prompt in kv_map::prompts(&self.tokenizer, &self.haystack, &lengths) {
+            match self.remote.audit(&self.arm, &prompt) {
+                Ok(Audited::Map(map)) => sum.add(&map),
+                Ok(Audited::Failed(_) | Audited::Nothing) => {}
+                // Hand-offs are not audited there.
+                Err(EvidenceError::NoHandoff) => return Ok(None),
+                Err(error) => {
+                    let (what, message) = (self.planned.describe(arm), error.to_string());
+                    return Err(TargetError::Oracle { what, message });
+                }
+            }
+        }
+        Ok((sum.requests > 0).then_some(sum))
+    }
+
+    fn axes(&self) -> Vec<Axis> {
+        let single = self.single.as_ref().filter(|single| single.atom.is_none());
+        single.map(|_| single::axis()).into_iter().collect()
+    }
+
+    fn measure_axes(&mut self, settings: &[(String, String)], arm: &Arm) -> Result<Outcome, TargetError> {
+        single::check(settings, self.single.is_some())?;
+        let based = self.single.as_ref().and_then(|single| single.judge.as_ref()).is_none_or(Judge::is_based);
+        let first = (!based && !arm.is_empty()).then(Arm::new);
+        let mut last = None;
+        // An arm is held against the good end at the same topology.
+        for arm in first.into_iter().chain([arm.clone()]) {
+            let digest = self.define(&arm, true)?;
+            let Some(Single { remote, judge, places, .. }) = &mut self.single else { break };
+            let judge = judge.as_mut().unwrap_or(&mut self.judge);
+            let subject = subject(remote, places, &self.tokenizer, &self.arm, &digest);
+            let found = match arm.is_empty() {
+                true => judge.base(&subject, &mut *self.progress),
+                false => judge.arm(&subject, &mut *self.progress),
+            };
+            last = Some(found.map_err(|error| error.of(self.planned.describe(&arm)))?);
+        }
+        last.ok_or_else(|| TargetError::Setup("nothing was measured".to_owned()))
+    }
+
     fn identity(&self) -> String {
         self.identity.clone()
+    }
+}
+
+/// An assignment on some servers as an oracle sees it.
+fn subject<'a>(
+    remote: &'a Remote,
+    places: &'a Places,
+    tokenizer: &'a Tokenizer,
+    assignment: &'a str,
+    digest: &'a str,
+) -> Subject<'a> {
+    Subject {
+        model: remote,
+        engine: None,
+        audits: remote,
+        tokenizer,
+        assignment,
+        digest,
+        in_flight: IN_FLIGHT,
+        places,
+    }
+}
+
+/// Where a command reaches the servers. Of a pair it gets the decode worker's door, and has to send to both itself.
+fn places(section: &TargetSection) -> Places {
+    let pair = section.prefill.iter().chain(&section.decode);
+    let admins = section.endpoints.iter().chain(pair.map(|worker| &worker.admin));
+    let api = section.api.as_ref().or(section.decode.as_ref().map(|worker| &worker.api));
+    Places {
+        admin: admins.map(ToString::to_string).collect(),
+        api: api.map(ToString::to_string),
+        config: None,
     }
 }
 

@@ -1,24 +1,28 @@
-//! The servers of a target: assignments on all of them, requests to one.
+//! The servers of a target: assignments on all of them, requests to one, or to both workers of a pair.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use hotseam_config::TargetSection;
+use hotseam_config::{Endpoint, TargetSection, WorkerSection};
+use hotseam_engine::KvMap;
+use hotseam_evidence::kv_map::Audited;
 use hotseam_evidence::model::{Model, Question, Reply, Said};
 use hotseam_evidence::{EvidenceError, RequestFailure};
 use hotseam_slots::{Cell, CellId, Rule, VariantSpec};
 use serde_json::{Map, Value, json};
 
+use super::door::Door;
 use super::http::{Client, Trouble};
 use super::wire::{Assignment, Called, Completion, Slots, Trace, Variant};
+use crate::judge::Audits;
 use crate::planning::{End, Refused, Resolved, Served, Site};
 
 /// The servers of one serving instance, in the order of the file: their ranks.
 #[derive(Debug)]
 pub(super) struct Remote {
     admins: Vec<Client>,
-    api: Client,
+    door: Door,
     /// Name of the served model.
     model: String,
     /// Assignments that this target has defined and not removed.
@@ -28,15 +32,27 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    /// Connects to every server and checks that they serve one model.
+    /// The servers of a target, but for one of another topology that stands beside them.
     pub(super) fn new(section: &TargetSection) -> Result<Self, Refused> {
         let limit = Duration::try_from_secs_f64(section.timeout_seconds)?;
-        let admins: Vec<Client> = section
-            .endpoints
-            .iter()
-            .map(|endpoint| Client::new(endpoint, limit))
-            .collect::<Result<_, _>>()?;
-        let api = Client::new(&section.api, limit)?;
+        if let (Some(prefill), Some(decode)) = (&section.prefill, &section.decode) {
+            return Self::over(&[&prefill.admin, &decode.admin], Door::pair(prefill, decode, limit)?, limit);
+        }
+        let api = section.api.as_ref().ok_or("`bisect.target` names no `api`")?;
+        let door = Door::One(Client::new(api, limit)?);
+        Self::over(&section.endpoints.iter().collect::<Vec<_>>(), door, limit)
+    }
+
+    /// The server that stands beside a pair.
+    pub(super) fn single(worker: &WorkerSection, seconds: f64) -> Result<Self, Refused> {
+        let limit = Duration::try_from_secs_f64(seconds)?;
+        Self::over(&[&worker.admin], Door::One(Client::new(&worker.api, limit)?), limit)
+    }
+
+    /// Connects to every server and checks that they serve one model.
+    fn over(admins: &[&Endpoint], door: Door, limit: Duration) -> Result<Self, Refused> {
+        let admins: Vec<Client> =
+            admins.iter().map(|endpoint| Client::new(endpoint, limit)).collect::<Result<_, _>>()?;
         let mut models: Vec<(String, String)> = Vec::new();
         for admin in &admins {
             let slots: Slots = admin.ask("GET", "/slots", None)?;
@@ -51,7 +67,12 @@ impl Remote {
             return Err(format!("{text}; one target is one serving instance").into());
         }
         let (defined, variants) = (Mutex::default(), Mutex::default());
-        Ok(Self { admins, api, model, defined, variants })
+        Ok(Self { admins, door, model, defined, variants })
+    }
+
+    /// Whose answers it gives.
+    pub(super) fn name(&self) -> &str {
+        self.door.name()
     }
 
     /// Name of the served model.
@@ -168,6 +189,28 @@ fn differing(rank: usize, place: &str, first: &Assignment, own: &Assignment) -> 
     )
 }
 
+/// Whichever of the servers receives KV has the map.
+impl Audits for Remote {
+    fn audit(&self, assignment: &str, prompt: &[u32]) -> Result<Audited, EvidenceError> {
+        let maps = || -> Result<Vec<Option<KvMap>>, EvidenceError> {
+            let map = |admin: &Client| admin.ask("GET", "/kv", None);
+            self.admins.iter().map(map).collect::<Result<_, _>>().map_err(|trouble| {
+                let (place, message) = ("the admin endpoints".to_owned(), trouble.to_string());
+                EvidenceError::Transport { place, message }
+            })
+        };
+        let before = maps()?;
+        let question = Question { prompt, max_tokens: 2, assignment, reuse_prefill: false };
+        let reply = self.ask(&question)?;
+        let new = maps()?.into_iter().flatten().find(|map| !before.iter().flatten().any(|old| old == map));
+        match (new, reply) {
+            (Some(map), _) => Ok(Audited::Map(Box::new(map))),
+            (None, Err(failure)) => Ok(Audited::Failed(failure)),
+            (None, Ok(_)) => Err(EvidenceError::NoHandoff),
+        }
+    }
+}
+
 impl Model for Remote {
     fn ask(&self, question: &Question<'_>) -> Result<Result<Reply, RequestFailure>, EvidenceError> {
         let body = json!({
@@ -178,7 +221,7 @@ impl Model for Remote {
             "logprobs": 0,
             "assignment": question.assignment,
         });
-        let completion: Completion = match self.api.ask("POST", "/v1/completions", Some(&body)) {
+        let completion: Completion = match self.door.post("/v1/completions", body) {
             Ok(completion) => completion,
             // The model failed: that is an answer about the arm. Everything else says nothing about it.
             Err(Trouble::Refused { status: 500, code, message, .. }) => {
@@ -192,7 +235,7 @@ impl Model for Remote {
             }
         };
         let Some(choice) = completion.choices.into_iter().next() else {
-            let (place, message) = (self.api.name().to_owned(), "the answer has no choice".to_owned());
+            let (place, message) = (self.door.name().to_owned(), "the answer has no choice".to_owned());
             return Err(EvidenceError::Transport { place, message });
         };
         let said = choice.logprobs.unwrap_or_default();

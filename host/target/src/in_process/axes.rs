@@ -6,7 +6,7 @@ use hotseam_slots::{Op, Phase, Rule, Seam};
 use serde_json::Value;
 
 use crate::planning::{Resolved, Site};
-use crate::{Axis, TargetError};
+use crate::{Axis, TOPOLOGY, TargetError};
 
 /// Names of the axes.
 const INDEX_TOPK: &str = "index_topk";
@@ -14,7 +14,6 @@ const KEYS: &str = "keys";
 const CHUNK: &str = "chunk";
 const MAX_SEQS: &str = "max_seqs";
 const PREFIX_CACHE: &str = "prefix_cache";
-const TOPOLOGY: &str = "topology";
 const AMX: &str = "amx";
 
 /// Option of indexer variants that sets the format of index keys, and its values, the most exact first.

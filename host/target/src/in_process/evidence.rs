@@ -1,12 +1,18 @@
 //! Cheap evidence about changes, before the oracle is asked: lockstep shadow and repeats.
 
+use hotseam_config::AuditOracle;
+use hotseam_encoding::Tokenizer;
 use hotseam_engine::Engine;
 use hotseam_evidence::compare::{self, Weighed, Workload};
 use hotseam_evidence::divergence::Passage;
-use hotseam_evidence::{EvidenceError, determinism};
+use hotseam_evidence::haystack::Haystack;
+use hotseam_evidence::kv_map::{self, Audited};
+use hotseam_evidence::{EvidenceError, RequestFailure, determinism};
 use hotseam_slots::CellId;
 
-use crate::{Evidence, Suspicion};
+use super::launch::Launch;
+use crate::judge::Audits as _;
+use crate::{Evidence, Handoff, Suspicion};
 
 /// Prefill chunks of the request on which evidence is taken: a fault of the second and later chunks is seen too.
 const CHUNKS: usize = 3;
@@ -43,4 +49,27 @@ pub(super) fn suspicions(
         })
     };
     Ok(named(Evidence::E2, repeats).chain(named(Evidence::E3, shadow)).collect())
+}
+
+/// Audits hand-offs of a defined assignment, over prompts that leave no component out. `None` if nothing was handed over.
+pub(super) fn handoff(
+    launch: &Launch,
+    name: &str,
+    tokenizer: &Tokenizer,
+    haystack: &Haystack,
+) -> Result<Option<Handoff>, EvidenceError> {
+    let most = launch.sizes().max_context.saturating_sub(DECODE).max(1);
+    let lengths: Vec<usize> =
+        AuditOracle::default().lengths.iter().map(|length| (*length).min(most)).collect();
+    let mut sum = Handoff::default();
+    for prompt in kv_map::prompts(tokenizer, haystack, &lengths) {
+        match launch.audit(name, &prompt)? {
+            Audited::Map(map) => sum.add(&map),
+            Audited::Failed(RequestFailure { code, message }) => {
+                return Err(EvidenceError::Request { code, message });
+            }
+            Audited::Nothing => return Ok(None),
+        }
+    }
+    Ok(Some(sum))
 }

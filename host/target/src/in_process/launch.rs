@@ -8,13 +8,14 @@ use hotseam_encoding::Tokenizer;
 use hotseam_engine::{Engine, EngineConfig};
 use hotseam_evidence::EvidenceError;
 use hotseam_evidence::RequestFailure;
+use hotseam_evidence::kv_map::{self, Audited};
 use hotseam_evidence::model::{EngineModel, Model, Question, Reply};
 use hotseam_slots::{Rule, Slots};
 
 use super::local::{self, Local};
 use super::setup::{Expose, Exposed};
 use crate::command::Places;
-use crate::judge::{Fresh, Judge, NoVerdict, Subject};
+use crate::judge::{Audits, Fresh, Judge, NoVerdict, Subject};
 use crate::planning::{Planned, Site as _};
 use crate::{Arm, Outcome, TargetError};
 
@@ -47,6 +48,27 @@ impl Launch {
         Self::numbered(engine, id, Arc::new(AtomicU64::new(id)), tokenizer, expose)
     }
 
+    /// An engine that counts as part of this launch: what runs there and here is compared as if it were one.
+    ///
+    /// # Errors
+    /// [`TargetError::Setup`] if it does not start.
+    pub(super) fn beside(
+        &self,
+        sizes: &EngineConfig,
+        tokenizer: &Tokenizer,
+        expose: Option<&Expose>,
+    ) -> Result<Self, TargetError> {
+        Self::numbered(self.again(sizes)?, self.id, self.count.clone(), tokenizer, expose)
+    }
+
+    /// A new engine over the same model.
+    fn again(&self, sizes: &EngineConfig) -> Result<Engine, TargetError> {
+        let slots = local::fresh(self.slots(), sizes.topology)
+            .map_err(|error| TargetError::Setup(format!("no plugins for a new launch: {error}")))?;
+        Engine::start(self.engine.model().clone(), slots, sizes.clone())
+            .map_err(|error| TargetError::Setup(format!("a new launch does not start: {error}")))
+    }
+
     fn numbered(
         engine: Engine,
         id: u64,
@@ -76,10 +98,7 @@ impl Launch {
         tokenizer: &Tokenizer,
         expose: Option<&Expose>,
     ) -> Result<Self, TargetError> {
-        let slots = local::fresh(self.slots(), sizes.topology)
-            .map_err(|error| TargetError::Setup(format!("no plugins for a new launch: {error}")))?;
-        let engine = Engine::start(self.engine.model().clone(), slots, sizes.clone())
-            .map_err(|error| TargetError::Setup(format!("a new launch does not start: {error}")))?;
+        let engine = self.again(sizes)?;
         let id = self.count.fetch_add(1, Ordering::Relaxed) + 1;
         Self::numbered(engine, id, self.count.clone(), tokenizer, expose)
     }
@@ -126,6 +145,7 @@ impl Launch {
         Subject {
             model: self,
             engine: Some((&self.engine, fresh)),
+            audits: self,
             tokenizer,
             assignment,
             digest,
@@ -146,6 +166,12 @@ impl Launch {
 impl Model for Launch {
     fn ask(&self, question: &Question<'_>) -> Result<Result<Reply, RequestFailure>, EvidenceError> {
         EngineModel { engine: &self.engine, tokenizer: &self.tokenizer }.ask(question)
+    }
+}
+
+impl Audits for Launch {
+    fn audit(&self, assignment: &str, prompt: &[u32]) -> Result<Audited, EvidenceError> {
+        kv_map::audit(&self.engine, assignment, prompt)
     }
 }
 

@@ -38,6 +38,9 @@ pub struct Setup {
     pub haystack: Vec<PathBuf>,
     /// Seed of the needles.
     pub seed: u64,
+    /// Whether the good end runs at topology `single` and the bad end at `paired`, so that the hand-off is a change. The engine
+    /// is that of the bad end.
+    pub single_to_paired: bool,
     /// Called as a run proceeds.
     pub progress: Box<dyn FnMut(Progress)>,
     /// Makes an engine reachable for a command; `None` runs commands without an address.

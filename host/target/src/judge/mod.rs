@@ -1,5 +1,6 @@
 //! The oracles of this crate: what is asked of an assignment, and when the answer is bad.
 
+mod audit;
 mod command;
 mod exact;
 mod kl;
@@ -14,6 +15,7 @@ use hotseam_config::{NoiseKind, Oracle, OracleKind};
 use hotseam_encoding::Tokenizer;
 use hotseam_engine::Engine;
 use hotseam_evidence::haystack::Haystack;
+use hotseam_evidence::kv_map::Audited;
 use hotseam_evidence::model::Model;
 use hotseam_evidence::{EvidenceError, RequestFailure, guard};
 use hotseam_slots::Slots;
@@ -68,6 +70,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) model: &'a dyn Model,
     /// The engine and how to make its slots anew, if it is in this process: only there whole rows of logits are seen.
     pub(crate) engine: Option<(&'a Engine, Fresh<'a>)>,
+    /// What runs requests with audited hand-offs.
+    pub(crate) audits: &'a dyn Audits,
     pub(crate) tokenizer: &'a Tokenizer,
     pub(crate) assignment: &'a str,
     /// Identity of what it runs.
@@ -86,6 +90,13 @@ impl<'a> Subject<'a> {
             NoVerdict::Unsupported(format!("the oracle {oracle} {text}; {next}"))
         })
     }
+}
+
+/// Something that runs a prompt and says what its hand-off from prefill to decode brought.
+pub(crate) trait Audits: Sync {
+    /// # Errors
+    /// If the question cannot be put, or hand-offs are not audited there.
+    fn audit(&self, assignment: &str, prompt: &[u32]) -> Result<Audited, EvidenceError>;
 }
 
 /// Called as a run proceeds.
@@ -128,6 +139,7 @@ impl Judge {
             }
             OracleKind::Exact(exact) => Box::new(exact::Exact::new(exact)),
             OracleKind::Repeat(repeat) => Box::new(repeat::Repeat::new(repeat, material)?),
+            OracleKind::Audit(audit) => Box::new(audit::Audit::new(audit, material)),
             OracleKind::Command(command) => Box::new(command::Command::new(command)),
         };
         let noise = match oracle.noise() {

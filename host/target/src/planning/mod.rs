@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use hotseam_slots::{CellId, Rule, Seam};
 
-use crate::{Arm, Atom, Change, Plan, TargetError};
+use crate::{Arm, Atom, Change, Class, Delta, Plan, Span, TOPOLOGY, TargetError};
 use couple::{Group, groups};
 use delta::CellDiff;
 pub(crate) use site::{End, Refused, Resolved, Served, Site};
@@ -223,11 +223,38 @@ impl Planned {
         Ok(rules)
     }
 
+    /// Makes the topology a change as well: the good end runs at `single`, the bad end at `paired`. What is about hand-offs means
+    /// nothing without it. Returns its atom.
+    pub(crate) fn add_topology(&mut self) -> usize {
+        let id = self.members.len();
+        let handoffs = self.plan.changes.iter_mut().filter(|change| change.phase == Span::Handoff);
+        handoffs.flat_map(|change| &mut change.atoms).for_each(|atom| atom.requires.push(id));
+        self.members.push(Vec::new());
+        self.plan.changes.push(Change {
+            seam: TOPOLOGY.to_owned(),
+            ops: Vec::new(),
+            phase: Span::Handoff,
+            class: Class::Model,
+            delta: Delta::Variant { from: "single".to_owned(), to: "paired".to_owned() },
+            variants: Vec::new(),
+            atoms: vec![Atom { id, layer: None, requires: Vec::new() }],
+        });
+        id
+    }
+
     /// The atoms none of whose cells was called, by the calls of each cell.
     pub(crate) fn not_run(&self, calls: &HashMap<CellId, u64>) -> Arm {
         let called = |diff: usize| calls.get(&self.diffs[diff].cell.id).copied().unwrap_or(0);
-        let idle = |atom: &usize| self.members[*atom].iter().all(|(diff, _)| called(*diff) == 0);
+        // The topology has no cells.
+        let own = |atom: usize| self.members[atom].as_slice();
+        let idle =
+            |atom: &usize| !own(*atom).is_empty() && own(*atom).iter().all(|(diff, _)| called(*diff) == 0);
         (0..self.members.len()).filter(idle).collect()
+    }
+
+    /// Whether every cell runs the same code and options at both ends.
+    pub(crate) fn is_same_code(&self) -> bool {
+        self.diffs.is_empty()
     }
 
     /// The cells that a change touches.

@@ -9,7 +9,9 @@ mod random;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::{Arm, Axis, Conformance, Counts, Noise, Outcome, Plan, Suspicion, Target, TargetError, Verdict};
+use crate::{
+    Arm, Axis, Conformance, Counts, Handoff, Noise, Outcome, Plan, Suspicion, Target, TargetError, Verdict,
+};
 
 pub use fault::{Condition, Fault, Settings};
 pub use plans::{PlanBuilder, flash, flat};
@@ -58,6 +60,7 @@ pub struct Simulated {
     settings: Settings,
     axes: Vec<Axis>,
     suspicions: Vec<Suspicion>,
+    handoff: Option<Handoff>,
     not_run: Arm,
     /// Variants that fail conformance.
     flagged: Vec<String>,
@@ -81,6 +84,7 @@ impl Simulated {
             settings: Settings::new(),
             axes: Vec::new(),
             suspicions: Vec::new(),
+            handoff: None,
             not_run: Arm::new(),
             flagged: Vec::new(),
             launches: true,
@@ -140,6 +144,13 @@ impl Simulated {
     #[must_use]
     pub fn suspicion(mut self, suspicion: Suspicion) -> Self {
         self.suspicions.push(suspicion);
+        self
+    }
+
+    /// Audits of hand-offs bring this.
+    #[must_use]
+    pub fn hands_over(mut self, handoff: Handoff) -> Self {
+        self.handoff = Some(handoff);
         self
     }
 
@@ -270,6 +281,10 @@ impl Target for Simulated {
 
     fn suspicions(&mut self) -> Result<Vec<Suspicion>, TargetError> {
         Ok(self.suspicions.clone())
+    }
+
+    fn handoff(&mut self, _arm: &Arm) -> Result<Option<Handoff>, TargetError> {
+        Ok(self.handoff.clone())
     }
 
     fn axes(&self) -> Vec<Axis> {

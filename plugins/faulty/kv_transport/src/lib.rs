@@ -1,15 +1,17 @@
-//! Planted faults of the KV hand-off: a transport inside one process that gets one thing wrong.
+//! Planted faults of the KV hand-off: a transport, inside one process or between two, that gets one thing wrong.
 
 mod regions;
+mod wire;
 
 use hotseam_faulty_common::{LostUpdates, Panics};
 use hotseam_sdk::abi::{Region, component, transfer};
 use hotseam_sdk::layouts::Shape;
-use hotseam_sdk::views::Put;
+use hotseam_sdk::views::{Accept, Put};
 use hotseam_sdk::{Ctx, Error, Host, Info, KvTransport, Plugin, Result};
 use regions::Regions;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use wire::Shadowed;
 
 /// What is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
@@ -78,8 +80,9 @@ struct Faulty {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
+    /// Between processes.
+    shadowed: Shadowed,
     regions: Regions,
     last_ticket: u64,
     open: HashMap<u64, Ticket>,
@@ -90,6 +93,8 @@ struct State {
 /// A put that was not reported yet.
 struct Ticket {
     bytes: u64,
+    /// Its ticket of the wire, if it goes to another process.
+    sent: Option<u64>,
     late: Option<Late>,
 }
 
@@ -120,7 +125,13 @@ impl Plugin for Faulty {
             component,
             panics,
             race: LostUpdates::default(),
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                shadowed: Shadowed::new(),
+                regions: Regions::default(),
+                last_ticket: 0,
+                open: HashMap::new(),
+                before: HashMap::new(),
+            }),
         })
     }
 
@@ -133,7 +144,8 @@ impl Plugin for Faulty {
 impl KvTransport for Faulty {
     fn register(&self, _ctx: &Ctx, regions: &[Region]) -> Result<()> {
         self.panics.at("register");
-        self.state().regions = Regions::new(regions);
+        let state = &mut *self.state();
+        state.regions = Regions::new(&state.shadowed.register(regions)?);
         Ok(())
     }
 
@@ -141,11 +153,16 @@ impl KvTransport for Faulty {
         self.panics.at("put");
         let mut state = self.state();
         let from = &state.regions.get(a.component, a.layer)?.to_owned();
-        let bytes = regions::check(from, from, a.src_items, a.dst_items)?;
+        // To another process it goes by way of memory of the same shape as the sending side.
+        let remote = a.peer != 0;
+        let bytes = regions::check(from, from, a.src_items, if remote { a.src_items } else { a.dst_items })?;
+        if remote {
+            wire::clear(from, a.src_items);
+        }
         let kv = matches!(a.component, component::SWA | component::C4 | component::C128);
         let stateful =
             matches!(a.component, component::C4_STATE | component::C128_STATE | component::INDEX_STATE);
-        let (src, dst) = (a.src_items, a.dst_items);
+        let (src, dst) = (a.src_items, if remote { a.src_items } else { a.dst_items });
         let chosen = a.component == self.component && !src.is_empty();
         let mut late = None;
         match self.fault {
@@ -160,7 +177,7 @@ impl KvTransport for Faulty {
                     regions::copy(from, from, &src[i..=i], &dst[i..=i])?;
                 }
             }
-            Fault::LateReversed => {
+            Fault::LateReversed if !remote => {
                 let reversed = |items: &[i32]| items.iter().rev().copied().collect::<Vec<_>>();
                 let (src, dst) = (reversed(src), reversed(dst));
                 late = Some(Late { component: a.component, layer: a.layer, src, dst, polled: false });
@@ -212,13 +229,14 @@ impl KvTransport for Faulty {
             }
             _ => regions::copy(from, from, src, dst)?,
         }
+        let sent = if remote { Some(state.shadowed.wire().put(&a)?) } else { None };
         state.last_ticket += 1;
         let ticket = state.last_ticket;
-        state.open.insert(ticket, Ticket { bytes, late });
+        state.open.insert(ticket, Ticket { bytes, sent, late });
         Ok(ticket)
     }
 
-    fn poll(&self, _ctx: &Ctx, ticket: u64) -> Result<(u32, u64)> {
+    fn poll(&self, ctx: &Ctx, ticket: u64) -> Result<(u32, u64)> {
         self.panics.at("poll");
         if self.panics.is("cancel") {
             return Err(Error::internal(format!("planted error of ticket {ticket}")));
@@ -226,6 +244,12 @@ impl KvTransport for Faulty {
         let state = &mut *self.state();
         let unknown = || Error::argument(format!("ticket {ticket} is unknown or was reported"));
         let open = state.open.get_mut(&ticket).ok_or_else(unknown)?;
+        if let Some(sent) = open.sent {
+            let (now, bytes) = state.shadowed.wire().poll(sent)?.report(ctx);
+            if now != transfer::DONE {
+                return Ok((now, bytes));
+            }
+        }
         if let Some(late) = &mut open.late {
             if !std::mem::replace(&mut late.polled, true) {
                 return Ok((transfer::PENDING, 0));
@@ -240,14 +264,34 @@ impl KvTransport for Faulty {
 
     fn cancel(&self, _ctx: &Ctx, ticket: u64) -> Result<()> {
         self.panics.at("cancel");
-        self.state().open.remove(&ticket);
+        let state = &mut *self.state();
+        if let Some(sent) = state.open.remove(&ticket).and_then(|open| open.sent) {
+            state.shadowed.wire().cancel(sent);
+        }
         Ok(())
+    }
+
+    fn endpoint(&self, _ctx: &Ctx) -> Result<String> {
+        self.state().shadowed.wire().endpoint()
+    }
+
+    fn connect(&self, _ctx: &Ctx, endpoint: &str) -> Result<u64> {
+        self.state().shadowed.wire().connect(endpoint)
+    }
+
+    fn accept(&self, _ctx: &Ctx, a: Accept<'_>) -> Result<()> {
+        self.state().shadowed.wire().accept(&a)
+    }
+
+    fn close(&self, _ctx: &Ctx, room: u64) -> Result<u64> {
+        Ok(self.state().shadowed.wire().close(room))
     }
 }
 
 hotseam_sdk::export_plugin! {
-    seam: kv_transport, plugin: Faulty, ops: [register, put, poll, cancel],
-    name: "faulty/kv_transport", description: "hand-off inside one process with a planted fault",
+    seam: kv_transport, plugin: Faulty,
+    ops: [register, put, poll, cancel, endpoint, connect, accept, close],
+    name: "faulty/kv_transport", description: "hand-off, inside one process or between two, with a planted fault",
     options: r#"{"fault": {"type": "string", "default": "next-layer",
         "values": ["next-layer", "half-values", "dropped-tail", "race", "late-reversed", "page-size", "state-dropped",
             "short-count", "panic", "component-dropped", "layer-offset", "ring-size", "truncated-page", "stale-page",

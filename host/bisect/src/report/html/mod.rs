@@ -2,6 +2,7 @@
 
 mod chart;
 mod grid;
+mod handoff;
 mod heat;
 mod parts;
 
@@ -27,6 +28,7 @@ pub fn html(report: &Report, about: &About) -> String {
     parts::head(&mut out, report);
     parts::culprits(&mut out, report);
     parts::what_if(&mut out, report);
+    handoff::table(&mut out, report);
     grid::ends(&mut out, report);
     parts::rates(&mut out, report);
     heat::table(&mut out, report);
