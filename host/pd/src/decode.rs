@@ -154,7 +154,8 @@ fn lock(rooms: &Rooms) -> MutexGuard<'_, HashSet<u64>> {
     rooms.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves one prefill worker until the way to it breaks; the next reservation starts another.
+/// Serves one prefill worker until the way to it breaks and nothing waits for another; the next reservation starts another
+/// thread.
 fn run(
     worker: &str,
     patience: Patience,
@@ -165,26 +166,32 @@ fn run(
 ) {
     let place = format!("prefill worker {host}:{port}");
     let rooms = Rooms::default();
-    let (code, message) = match open(worker, patience, host, *port, stop) {
-        Err(message) => ("E-PD-BOOTSTRAP", format!("{place}: {message}")),
-        Ok(stream) => {
-            let error = talk(&stream, commands, &rooms, sink, stop);
-            let _ = stream.shutdown(std::net::Shutdown::Both);
-            let why =
-                error.err().map_or_else(|| "it closed the connection".to_owned(), |error| error.to_string());
-            ("E-PD-PEER", format!("{place} is gone: {why}"))
+    let fail = |room, code: &str, message: &str| {
+        sink(DecodeEvent::Failed { room, code: code.to_owned(), message: message.to_owned() });
+    };
+    // What came when a connection had broken: the process that comes after the one that is gone hears it first.
+    let mut late = None;
+    let (code, message) = loop {
+        let stream = match open(worker, patience, host, *port, stop) {
+            Ok(stream) => stream,
+            Err(message) => break ("E-PD-BOOTSTRAP", format!("{place}: {message}")),
+        };
+        let (ended, unsent) = talk(&stream, (late.take(), commands), &rooms, sink, stop);
+        let why =
+            ended.err().map_or_else(|| "it closed the connection".to_owned(), |error| error.to_string());
+        let message = format!("{place} is gone: {why}");
+        let open: Vec<u64> = lock(&rooms).drain().collect();
+        open.into_iter().for_each(|room| fail(room, "E-PD-PEER", &message));
+        late = unsent.or_else(|| commands.try_recv().ok());
+        if late.is_none() {
+            break ("E-PD-PEER", message);
         }
     };
-    let fail = |room| sink(DecodeEvent::Failed { room, code: code.to_owned(), message: message.clone() });
-    let open: Vec<u64> = lock(&rooms).drain().collect();
-    open.into_iter().for_each(|room| {
-        fail(room);
-    });
     // What was sent here in the meantime fails with it; what comes later finds the door shut.
     shut(door);
-    for command in commands.try_iter() {
+    for command in late.into_iter().chain(commands.try_iter()) {
         if let Command::Reserve { reserve, .. } = command {
-            fail(reserve.room);
+            fail(reserve.room, code, &message);
         }
     }
 }
@@ -253,66 +260,79 @@ fn attempt(worker: &str, host: &str, port: u16, left: Duration) -> Result<TcpStr
     Ok(stream)
 }
 
+/// Uses a connection until it breaks: how it ended, and the command that came too late for it.
 fn talk(
     stream: &TcpStream,
-    commands: &Receiver<Command>,
+    (first, commands): (Option<Command>, &Receiver<Command>),
     rooms: &Rooms,
     sink: &Sink<DecodeEvent>,
     stop: &Arc<AtomicBool>,
-) -> Result<(), WireError> {
+) -> (Result<(), WireError>, Option<Command>) {
     let ended = Arc::new(AtomicBool::new(false));
-    let reader = std::thread::Builder::new().name("pd-done".into()).spawn({
-        let stream = stream.try_clone()?;
+    let reader = stream.try_clone().and_then(|stream| {
         let (rooms, sink, stop, ended) =
             (Arc::clone(rooms), Arc::clone(sink), Arc::clone(stop), Arc::clone(&ended));
-        move || {
+        std::thread::Builder::new().name("pd-done".into()).spawn(move || {
             let result = hear(&stream, &rooms, &sink, &stop);
             ended.store(true, Ordering::Release);
             result
-        }
-    })?;
-    let said = say(stream, commands, rooms, &ended);
+        })
+    });
+    let reader = match reader {
+        Ok(reader) => reader,
+        Err(error) => return (Err(error.into()), first),
+    };
+    let said = say(stream, (first, commands), rooms, &ended);
     let _ = stream.shutdown(std::net::Shutdown::Both);
     let heard = reader.join().unwrap_or(Err(WireError::Closed));
     match said {
         // The writer ends well when it is told to, or when the reader knows why.
-        Ok(()) => heard,
-        Err(error) => Err(error),
+        Ok(late) => (heard, late),
+        Err(error) => (Err(error), None),
     }
 }
 
-/// Writes commands until there can be no more or the reader has ended.
+/// Writes commands until there can be no more or the reader has ended; returns a command that came after that.
 fn say(
     stream: &TcpStream,
-    commands: &Receiver<Command>,
+    (mut first, commands): (Option<Command>, &Receiver<Command>),
     rooms: &Rooms,
     ended: &AtomicBool,
-) -> Result<(), WireError> {
+) -> Result<Option<Command>, WireError> {
     let mut shown = HashSet::new();
     let mut pinged = Instant::now();
-    while !ended.load(Ordering::Acquire) {
-        match commands.recv_timeout(LOOK) {
-            Ok(Command::Reserve { fingerprint, reserve }) => {
+    loop {
+        let command = match first.take() {
+            // On a connection that breaks at once it fails, so that nothing goes round for ever.
+            Some(command) => Some(command),
+            None if ended.load(Ordering::Acquire) => return Ok(None),
+            None => match commands.recv_timeout(LOOK) {
+                Ok(command) if ended.load(Ordering::Acquire) => return Ok(Some(command)),
+                Ok(command) => Some(command),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            },
+        };
+        match command {
+            Some(Command::Reserve { fingerprint, reserve }) => {
                 lock(rooms).insert(reserve.room);
                 if shown.insert(reserve.layout) {
                     write(&mut &*stream, &ToPrefill::Layout((*fingerprint).clone()))?;
                 }
                 write(&mut &*stream, &ToPrefill::Reserve(reserve))?;
             }
-            Ok(Command::Abort { room, reason }) => {
+            Some(Command::Abort { room, reason }) => {
                 if lock(rooms).remove(&room) {
                     write(&mut &*stream, &ToPrefill::Abort { room, reason })?;
                 }
             }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            None => {}
         }
         if pinged.elapsed() >= PING {
             pinged = Instant::now();
             write(&mut &*stream, &ToPrefill::Ping)?;
         }
     }
-    Ok(())
 }
 
 /// Reads what the prefill worker says.
