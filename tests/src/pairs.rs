@@ -96,7 +96,8 @@ fn count(worker: &Server) -> Census {
     for file in std::fs::read_dir(format!("{process}/fd")).expect("a process").flatten() {
         let target = std::fs::read_link(file.path()).unwrap_or_default();
         let target = target.to_string_lossy();
-        let kind = target.split(':').next().unwrap_or_default();
+        // `socket:[1234]` and the like, or a path.
+        let kind = target.split_once(":[").map_or("path", |(kind, _)| kind);
         count(format!("file {kind}"));
     }
     for map in std::fs::read_to_string(format!("{process}/maps")).expect("a process").lines() {

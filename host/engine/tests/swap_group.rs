@@ -123,7 +123,7 @@ fn a_transport_swap_commits_on_both_whichever_is_asked() {
             let steps: Vec<MemberStep> = events
                 .try_iter()
                 .filter_map(|event| match event.stage {
-                    SwapStage::Member { step, .. } => Some(step),
+                    SwapStage::Member { reached, .. } => Some(reached),
                     _ => None,
                 })
                 .collect();

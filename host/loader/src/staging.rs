@@ -2,9 +2,9 @@
 
 use crate::error::LoadError;
 use crate::stage::io_error;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -30,7 +30,10 @@ impl Staging {
     fn new_in(place: &Path) -> Result<Self, LoadError> {
         sweep(place);
         let failed = |e: io::Error| io_error("staging", "make a directory in", place, &e);
-        let dir = tempfile::Builder::new().prefix(PREFIX).tempdir_in(place).map_err(failed)?;
+        // Otherwise others may look into it.
+        let private = Permissions::from_mode(0o700);
+        let dir = tempfile::Builder::new().prefix(PREFIX).permissions(private).tempdir_in(place);
+        let dir = dir.map_err(failed)?;
         let owner = own(dir.path()).map_err(failed)?;
         Ok(Self { dir, _owner: owner })
     }
@@ -78,10 +81,12 @@ mod tests {
         // A process that is killed unlocks the file and removes nothing.
         let killed = Staging::new_in(place.path()).expect("made");
         std::fs::write(killed.path().join("x.so"), b"code").expect("written");
+        assert_eq!(killed.path().metadata().expect("there").mode() & 0o777, 0o700);
         let left = killed.dir.keep();
         drop(killed._owner);
         let unmarked = place.path().join(format!("{PREFIX}unmarked"));
         std::fs::create_dir(&unmarked).expect("made");
+        std::fs::set_permissions(&unmarked, Permissions::from_mode(0o700)).expect("chmod");
         assert_eq!(count(), 3);
         let second = Staging::new_in(place.path()).expect("made");
         assert!(!left.exists() && first.path().exists() && unmarked.exists());

@@ -214,49 +214,58 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves one prefill worker until the way to it breaks; the next reservation starts another. The door leads to `commands`.
+/// Serves one prefill worker until the way to it breaks and nothing waits for another; the next reservation starts another
+/// thread. The door leads to `commands`.
 fn run(own: &Own, place: &Place, door: &Door, commands: &Receiver<Command>) {
     let (host, port) = place;
     let name = format!("prefill worker {host}:{port}");
     let rooms = Rooms::default();
-    let (code, message) = match open(own, host, *port, commands) {
-        Err(message) => ("E-PD-BOOTSTRAP", format!("{name}: {message}")),
-        Ok((stream, in_group)) => {
-            let group = own.group.as_ref().filter(|_| in_group);
-            let member = group.map(|group| {
-                lock(&own.members).insert(place.clone());
-                let door = Arc::clone(door);
-                group.join(format!("{host}:{port}"), move |m| enter(&door, Command::Group(m)).is_ok())
-            });
-            let left = member.as_ref().map(Membership::left);
-            let error = talk(own, &stream, commands, &rooms, member);
-            if left.is_some_and(|left| left.load(Ordering::Acquire)) {
-                lock(&own.members).remove(place);
-            }
-            let _ = stream.shutdown(std::net::Shutdown::Both);
-            let why =
-                error.err().map_or_else(|| "it closed the connection".to_owned(), |error| error.to_string());
-            ("E-PD-PEER", format!("{name} is gone: {why}"))
+    let fail = |room, code: &str, message: &str| {
+        (own.sink)(DecodeEvent::Failed { room, code: code.to_owned(), message: message.to_owned() });
+    };
+    // What came when a connection had broken: the process that comes after the one that is gone hears it first.
+    let mut late = None;
+    let (code, message) = loop {
+        let waits = || late.is_some() || !commands.is_empty();
+        let (stream, in_group) = match open(own, host, *port, &waits) {
+            Ok(open) => open,
+            Err(message) => break ("E-PD-BOOTSTRAP", format!("{name}: {message}")),
+        };
+        let group = own.group.as_ref().filter(|_| in_group);
+        let member = group.map(|group| {
+            lock(&own.members).insert(place.clone());
+            let door = Arc::clone(door);
+            group.join(format!("{host}:{port}"), move |m| enter(&door, Command::Group(m)).is_ok())
+        });
+        let left = member.as_ref().map(Membership::left);
+        let (ended, unsent) = talk(own, &stream, (late.take(), commands), &rooms, member);
+        if left.is_some_and(|left| left.load(Ordering::Acquire)) {
+            lock(&own.members).remove(place);
+        }
+        let why =
+            ended.err().map_or_else(|| "it closed the connection".to_owned(), |error| error.to_string());
+        let message = format!("{name} is gone: {why}");
+        let open: Vec<u64> = lock(&rooms).drain().collect();
+        open.into_iter().for_each(|room| fail(room, "E-PD-PEER", &message));
+        // What else was said was about the connection that is gone.
+        let mut unsent = unsent.into_iter().chain(commands.try_iter());
+        late = unsent.find(|command| matches!(command, Command::Reserve { .. }));
+        if late.is_none() {
+            break ("E-PD-PEER", message);
         }
     };
-    let fail =
-        |room| (own.sink)(DecodeEvent::Failed { room, code: code.to_owned(), message: message.clone() });
-    let open: Vec<u64> = lock(&rooms).drain().collect();
-    open.into_iter().for_each(|room| {
-        fail(room);
-    });
     // What was sent here in the meantime fails with it; what comes later finds the door shut.
     shut(door);
-    for command in commands.try_iter() {
+    for command in late.into_iter().chain(commands.try_iter()) {
         if let Command::Reserve { reserve, .. } = command {
-            fail(reserve.room);
+            fail(reserve.room, code, &message);
         }
     }
 }
 
 /// A control connection: asks the registry where, and says hello there; beside it stands whether both are in one group. Tries
 /// again until the patience is over, or for nobody who waits once.
-fn open(own: &Own, host: &str, port: u16, commands: &Receiver<Command>) -> Result<(TcpStream, bool), String> {
+fn open(own: &Own, host: &str, port: u16, waits: &dyn Fn() -> bool) -> Result<(TcpStream, bool), String> {
     let end = Instant::now() + own.patience.bootstrap;
     loop {
         let left = end.saturating_duration_since(Instant::now()).max(PAUSE);
@@ -264,7 +273,7 @@ fn open(own: &Own, host: &str, port: u16, commands: &Receiver<Command>) -> Resul
             Ok(open) => return Ok(open),
             Err(failed) => failed,
         };
-        let over = Instant::now() + PAUSE >= end || commands.is_empty() || own.stop.load(Ordering::Acquire);
+        let over = Instant::now() + PAUSE >= end || !waits() || own.stop.load(Ordering::Acquire);
         if !again || over {
             return Err(why);
         }
@@ -316,24 +325,28 @@ fn attempt(own: &Own, host: &str, port: u16, left: Duration) -> Result<(TcpStrea
     Ok((stream, in_group))
 }
 
+/// Uses a connection until it breaks: how it ended, and the command that came too late for it.
 fn talk(
     own: &Own,
     stream: &TcpStream,
-    commands: &Receiver<Command>,
+    (first, commands): (Option<Command>, &Receiver<Command>),
     rooms: &Rooms,
     member: Option<Membership>,
-) -> Result<(), WireError> {
+) -> (Result<(), WireError>, Option<Command>) {
     let (ended, in_group) = (Arc::new(AtomicBool::new(false)), member.is_some());
-    let reader = std::thread::Builder::new().name("pd-done".into()).spawn({
-        let stream = stream.try_clone()?;
+    let reader = stream.try_clone().and_then(|stream| {
         let (own, rooms, ended) = (own.clone(), Arc::clone(rooms), Arc::clone(&ended));
-        move || {
+        std::thread::Builder::new().name("pd-done".into()).spawn(move || {
             let result = hear(&own, &stream, &rooms, member.as_ref());
             ended.store(true, Ordering::Release);
             result
-        }
-    })?;
-    let said = say(stream, commands, rooms, &ended);
+        })
+    });
+    let reader = match reader {
+        Ok(reader) => reader,
+        Err(error) => return (Err(error.into()), first),
+    };
+    let said = say(stream, (first, commands), rooms, &ended);
     if in_group && own.stop.load(Ordering::Acquire) {
         // Without it the others take this worker for one that died.
         let _ = write(&mut &*stream, &ToPrefill::Group(GroupMessage::Leave));
@@ -342,44 +355,53 @@ fn talk(
     let heard = reader.join().unwrap_or(Err(WireError::Closed));
     match said {
         // The writer ends well when it is told to, or when the reader knows why.
-        Ok(()) => heard,
-        Err(error) => Err(error),
+        Ok(late) => (heard, late),
+        Err(error) => (Err(error), None),
     }
 }
 
-/// Writes commands until there can be no more or the reader has ended.
+/// Writes commands until there can be no more or the reader has ended; returns a command that came after that.
 fn say(
     stream: &TcpStream,
-    commands: &Receiver<Command>,
+    (mut first, commands): (Option<Command>, &Receiver<Command>),
     rooms: &Rooms,
     ended: &AtomicBool,
-) -> Result<(), WireError> {
+) -> Result<Option<Command>, WireError> {
     let mut shown = HashSet::new();
     let mut pinged = Instant::now();
-    while !ended.load(Ordering::Acquire) {
-        match commands.recv_timeout(LOOK) {
-            Ok(Command::Reserve { fingerprint, reserve }) => {
+    loop {
+        let command = match first.take() {
+            // On a connection that breaks at once it fails, so that nothing goes round for ever.
+            Some(command) => Some(command),
+            None if ended.load(Ordering::Acquire) => return Ok(None),
+            None => match commands.recv_timeout(LOOK) {
+                Ok(command) if ended.load(Ordering::Acquire) => return Ok(Some(command)),
+                Ok(command) => Some(command),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            },
+        };
+        match command {
+            Some(Command::Reserve { fingerprint, reserve }) => {
                 lock(rooms).insert(reserve.room);
                 if shown.insert(reserve.layout) {
                     write(&mut &*stream, &ToPrefill::Layout((*fingerprint).clone()))?;
                 }
                 write(&mut &*stream, &ToPrefill::Reserve(reserve))?;
             }
-            Ok(Command::Abort { room, reason }) => {
+            Some(Command::Abort { room, reason }) => {
                 if lock(rooms).remove(&room) {
                     write(&mut &*stream, &ToPrefill::Abort { room, reason })?;
                 }
             }
-            Ok(Command::Group(message)) => write(&mut &*stream, &ToPrefill::Group(message))?,
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Some(Command::Group(message)) => write(&mut &*stream, &ToPrefill::Group(message))?,
+            None => {}
         }
         if pinged.elapsed() >= PING {
             pinged = Instant::now();
             write(&mut &*stream, &ToPrefill::Ping)?;
         }
     }
-    Ok(())
 }
 
 /// Reads what the prefill worker says.

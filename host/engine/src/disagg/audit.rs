@@ -172,10 +172,11 @@ impl Audit {
         let pools = (store.epoch(), regions.iter().map(|region| region.dst.addr()).collect());
         let known = self.poisoned == pools;
         self.poisoned = pools;
-        let used = store.free_items(known);
+        let free = [Some(store.free_items(true)), (!known).then(|| store.free_items(false))];
         for region in regions {
             let component = region.component as usize;
-            items[component].iter().chain(&used[component]).for_each(|item| poison(region, *item));
+            let free = free.iter().flatten().flat_map(|free| &free[component]);
+            items[component].iter().chain(free).for_each(|item| poison(region, *item));
         }
         store.mark_clean();
     }

@@ -61,8 +61,8 @@ pub enum SwapStage {
     Member {
         /// The worker.
         worker: String,
-        /// How far it is.
-        step: MemberStep,
+        /// How far it is. Not `step`, which is a number of the event around this.
+        reached: MemberStep,
         /// Why, if it does not go along.
         message: Option<String>,
     },
@@ -195,4 +195,22 @@ pub struct SwapRecord {
     pub stage: Option<SwapStage>,
     /// How it ended; `None` while it runs.
     pub end: Option<SwapStage>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stage lies flat in its event, so none of its fields may have the name of one of the event's.
+    #[test]
+    fn an_event_of_a_member_is_read_back() {
+        let stage = SwapStage::Member {
+            worker: "w".into(),
+            reached: MemberStep::Prepared,
+            message: Some("late".into()),
+        };
+        let event = SwapEvent { id: 3, assignment: "live".into(), at_ms: 5, step: 7, stage };
+        let text = serde_json::to_string(&event).expect("JSON");
+        assert_eq!(serde_json::from_str::<SwapEvent>(&text).expect(&text), event);
+    }
 }

@@ -41,9 +41,9 @@ pub(super) fn words(stage: &SwapStage) -> String {
             let steps = counted(*steps as usize, "step", "steps");
             format!("ran beside the old for {steps}, {calls} calls; largest difference {worst:.1e}{place}")
         }
-        SwapStage::Member { worker, step, message } => {
+        SwapStage::Member { worker, reached, message } => {
             let message = message.as_ref().map_or_else(String::new, |message| format!(": {message}"));
-            format!("worker {worker} {}{message}", member(*step))
+            format!("worker {worker} {}{message}", member(*reached))
         }
         SwapStage::Draining { left } => format!("draining, {} left", counted(*left, "sequence", "sequences")),
         SwapStage::Committed { cells, micros } => {

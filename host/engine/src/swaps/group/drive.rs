@@ -111,7 +111,7 @@ impl Runner {
     fn ask_all(&self, asked: &Prepare, id: u64, request: &SwapRequest) {
         for peer in self.with_node(|node| node.below()).unwrap_or_default() {
             let worker = self.mates.as_ref().map_or_else(String::new, |mates| mates.book.name(peer));
-            let stage = SwapStage::Member { worker, step: MemberStep::Asked, message: None };
+            let stage = SwapStage::Member { worker, reached: MemberStep::Asked, message: None };
             self.tell(id, &request.assignment, stage);
             self.say(peer, GroupMessage::Prepare(Box::new(asked.clone())));
         }

@@ -72,8 +72,8 @@ impl Runner {
                 }
                 let behind = members.iter().take(MOST_BEHIND).map(|name| shown(name, 120));
                 let who = node.done(peer, order, behind.collect());
-                let Some(step) = step(order) else { return Vec::new() };
-                who.into_iter().map(|worker| SwapStage::Member { worker, step, message: None }).collect()
+                let Some(reached) = step(order) else { return Vec::new() };
+                who.into_iter().map(|worker| SwapStage::Member { worker, reached, message: None }).collect()
             }),
             GroupMessage::Failed { swap, code, message } => self.note(|node, group| {
                 let here = node.swap == swap;

@@ -149,7 +149,7 @@ impl Node {
         let (worker, message) = (below.worker.clone(), shown(message, 600));
         let text = format!("worker {worker} of swap group `{group}`: {message}");
         self.fail(Failure { code, message: text });
-        Some(SwapStage::Member { worker, step: MemberStep::Failed, message: Some(message) })
+        Some(SwapStage::Member { worker, reached: MemberStep::Failed, message: Some(message) })
     }
 
     /// A connection has ended.
@@ -175,7 +175,7 @@ impl Node {
             );
             self.fail(Failure { code: 405, message });
         }
-        Some(SwapStage::Member { worker, step: MemberStep::Gone, message: None })
+        Some(SwapStage::Member { worker, reached: MemberStep::Gone, message: None })
     }
 
     /// Whether everyone below that is there has done a step.
