@@ -237,7 +237,10 @@ impl Runner {
                 };
                 let already = SwapStage::AlreadyActive;
                 let end = part.trial.as_ref().map_or(already, count);
+                // Whoever hears that all keep it may ask any of them for the next swap.
+                let kept = self.did(Order::Keep);
                 self.end_part(part, end);
+                kept.into_iter().for_each(|(peer, kept)| self.say(peer, kept));
             }
             Err(failure) => {
                 if part.committed
@@ -378,7 +381,6 @@ impl Runner {
         self.order_below(Order::Keep, None);
         self.wait(Order::Keep, PATIENCE)?;
         self.clear_marker();
-        self.answer(Order::Keep);
         Ok(())
     }
 

@@ -75,12 +75,17 @@ impl Runner {
 
     /// Says to those who wait for it that this worker and those below have done a step.
     pub(super) fn answer(&self, order: Order) {
-        let waiting = self.with_node(|node| (node.swap.clone(), node.did(order), node.everyone_below()));
-        let Some((swap, waiting, members)) = waiting else { return };
-        for peer in waiting {
-            let members = members.clone();
-            self.say(peer, GroupMessage::Done { swap: swap.clone(), order, members });
-        }
+        self.did(order).into_iter().for_each(|(peer, done)| self.say(peer, done));
+    }
+
+    /// This worker and those below have done a step: what is to be said to those who wait for that.
+    pub(super) fn did(&self, order: Order) -> Vec<(u64, GroupMessage)> {
+        let done = self.with_node(|node| {
+            let (swap, members) = (node.swap.clone(), node.everyone_below());
+            let done = |_| GroupMessage::Done { swap: swap.clone(), order, members: members.clone() };
+            node.did(order).into_iter().map(|peer| (peer, done(peer))).collect()
+        });
+        done.unwrap_or_default()
     }
 
     pub(super) fn order_below(&self, order: Order, why: Option<&Failure>) {
