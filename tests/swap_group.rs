@@ -92,17 +92,22 @@ fn body(number: usize) -> Value {
     })
 }
 
-/// Transports that a worker can swap to, in turns; the one that it starts with is the second.
-fn rotation(worker: &Server) -> Vec<&'static str> {
-    let others = ["kv_transport/shm", "kv_transport/tcp", "kv_transport/nixl"];
-    let there = |transport: &&str| {
+#[path = "../plugins/kv_transport/nixl/tests/library/mod.rs"]
+mod nixl;
+
+/// Transports that a worker can swap to, in turns, with their options; the one that it starts with is the second.
+fn rotation(worker: &Server) -> Vec<String> {
+    let own = ["kv_transport/shm", "kv_transport/tcp"].map(str::to_owned);
+    let nixl =
+        nixl::path().map(|library| format!("kv_transport/nixl{{library: {library}, ucx: NET_DEVICES=lo}}"));
+    let there = |transport: &String| {
         let (code, _, said) = worker.command(&["swap", "kv_transport", transport, "--dry-run"]);
         if code != 0 {
             eprintln!("left out: {transport}: {}", said.trim());
         }
         code == 0
     };
-    others.into_iter().filter(there).collect()
+    own.into_iter().chain(nixl).filter(there).collect()
 }
 
 /// The transport of `live`, with its options.
@@ -180,7 +185,8 @@ fn transports_are_swapped_on_both_ends_under_sixteen_streams() {
         }
         for swap in 0..swaps {
             let (asked, other) = if swap % 2 == 0 { (&prefill, &decode) } else { (&decode, &prefill) };
-            let transport = rotation[swap % rotation.len()];
+            let transport = &rotation[swap % rotation.len()];
+            let name = transport.split('{').next().expect("a name");
             longest(&pauses);
             let begun = Instant::now();
             let (code, out, said) =
@@ -193,7 +199,7 @@ fn transports_are_swapped_on_both_ends_under_sixteen_streams() {
             }
             for worker in [asked, other] {
                 let found = serving(worker);
-                assert!(found.contains(transport), "swap {swap}: {found}, expected {transport}");
+                assert!(found.contains(name), "swap {swap}: {found}, expected {transport}");
             }
             std::thread::sleep(took[swap].min(Duration::from_millis(300)));
             without.push(longest(&pauses));

@@ -1,4 +1,5 @@
 """Time to first token of pairs of workers against a single one: real `hotseam serve` processes, asked over HTTP."""
+import concurrent.futures
 import argparse
 import http.client
 import json
@@ -8,7 +9,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 import machine
@@ -93,10 +93,10 @@ class Pair:
         body = body | {"bootstrap_host": prefill.host, "bootstrap_port": prefill.port,
                        "bootstrap_room": random.getrandbits(62)}
         started = time.monotonic()
-        other = threading.Thread(target=prefill.first_token, args=(body, started))
-        other.start()
-        seconds = decode.first_token(body, started)
-        other.join()
+        with concurrent.futures.ThreadPoolExecutor(1) as threads:
+            other = threads.submit(prefill.first_token, body, started)
+            seconds = decode.first_token(body, started)
+            other.result()
         return seconds
 
 

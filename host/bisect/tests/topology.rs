@@ -92,8 +92,10 @@ fn draws_are_repeated_until_it_is_known() {
         for seed in 0..8 {
             let rates = Rates { draws: 8, ..Rates::new(0.05, 0.7) };
             let report = searched(&mut target(fault.clone()).noisy(rates, seed).one_launch());
-            let by = report.culprits[0].topology.expect("asked");
-            assert_eq!(by.fails, fails, "seed {seed}");
+            let why =
+                || format!("seed {seed}, {} runs, {:?}: {:?}", report.runs, report.verdict, report.notes);
+            let by = report.culprits[0].topology.unwrap_or_else(|| panic!("not known: {}", why()));
+            assert_eq!(by.fails, fails, "{}", why());
         }
     }
 }

@@ -48,7 +48,7 @@ x.yaml:3:11: unknown field `max_seq`
   |           ^
   field: engine.max_seq
   help: did you mean `max_seqs`? known: max_seqs, max_context, chunk, pages, topology, threads, index_topk, \
-prefix_cache_bytes, guard",
+prefix_cache_bytes, guard, amx",
     );
     expect(
         &with("server:", "zzzzzzzz:"),
@@ -451,7 +451,7 @@ fn overrides_are_blamed_by_argument() {
 --set engine.max_seq=4: unknown field `max_seq`
   field: engine.max_seq
   help: did you mean `max_seqs`? known: max_seqs, max_context, chunk, pages, topology, threads, index_topk, \
-prefix_cache_bytes, guard",
+prefix_cache_bytes, guard, amx",
     );
     expect(
         GOOD,
@@ -514,7 +514,7 @@ x.yaml:3:11: unknown field `max_seq`
   |           ^
   field: engine.max_seq
   help: did you mean `max_seqs`? known: max_seqs, max_context, chunk, pages, topology, threads, index_topk, \
-prefix_cache_bytes, guard",
+prefix_cache_bytes, guard, amx",
     );
 }
 

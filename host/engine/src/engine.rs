@@ -232,6 +232,7 @@ impl Engine {
             observer,
             resume: None,
             since: Instant::now(),
+            again: None,
         };
         let ticket = Incoming::Request(Box::new(ticket));
         let requests = self.shared.requests.lock().unwrap_or_else(|e| e.into_inner());

@@ -22,6 +22,8 @@ pub(crate) struct Ticket {
     pub(crate) resume: Option<Box<Resume>>,
     /// When it came.
     pub(crate) since: Instant,
+    /// When a prefill worker first said that its room is to be asked for again.
+    pub(crate) again: Option<Instant>,
 }
 
 /// What a request keeps that loses its KV.

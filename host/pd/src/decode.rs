@@ -6,7 +6,7 @@ use crate::http;
 use crate::message::{Done, Reserve, ToDecode, ToPrefill, VERSION, WireError, read, write};
 use crate::prefill::{LOOK, SILENCE, Sink, next};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, BufReader};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -224,9 +224,9 @@ fn run(own: &Own, place: &Place, door: &Door, commands: &Receiver<Command>) {
         (own.sink)(DecodeEvent::Failed { room, code: code.to_owned(), message: message.to_owned() });
     };
     // What came when a connection had broken: the process that comes after the one that is gone hears it first.
-    let mut late = None;
+    let mut late = VecDeque::new();
     let (code, message) = loop {
-        let waits = || late.is_some() || !commands.is_empty();
+        let waits = || !late.is_empty() || !commands.is_empty();
         let (stream, in_group) = match open(own, host, *port, &waits) {
             Ok(open) => open,
             Err(message) => break ("E-PD-BOOTSTRAP", format!("{name}: {message}")),
@@ -238,7 +238,7 @@ fn run(own: &Own, place: &Place, door: &Door, commands: &Receiver<Command>) {
             group.join(format!("{host}:{port}"), move |m| enter(&door, Command::Group(m)).is_ok())
         });
         let left = member.as_ref().map(Membership::left);
-        let (ended, unsent) = talk(own, &stream, (late.take(), commands), &rooms, member);
+        let ended = talk(own, &stream, (&mut late, commands), &rooms, member);
         if left.is_some_and(|left| left.load(Ordering::Acquire)) {
             lock(&own.members).remove(place);
         }
@@ -248,9 +248,9 @@ fn run(own: &Own, place: &Place, door: &Door, commands: &Receiver<Command>) {
         let open: Vec<u64> = lock(&rooms).drain().collect();
         open.into_iter().for_each(|room| fail(room, "E-PD-PEER", &message));
         // What else was said was about the connection that is gone.
-        let mut unsent = unsent.into_iter().chain(commands.try_iter());
-        late = unsent.find(|command| matches!(command, Command::Reserve { .. }));
-        if late.is_none() {
+        late.extend(commands.try_iter());
+        late.retain(|command| matches!(command, Command::Reserve { .. }));
+        if late.is_empty() {
             break ("E-PD-PEER", message);
         }
     };
@@ -329,10 +329,10 @@ fn attempt(own: &Own, host: &str, port: u16, left: Duration) -> Result<(TcpStrea
 fn talk(
     own: &Own,
     stream: &TcpStream,
-    (first, commands): (Option<Command>, &Receiver<Command>),
+    (late, commands): (&mut VecDeque<Command>, &Receiver<Command>),
     rooms: &Rooms,
     member: Option<Membership>,
-) -> (Result<(), WireError>, Option<Command>) {
+) -> Result<(), WireError> {
     let (ended, in_group) = (Arc::new(AtomicBool::new(false)), member.is_some());
     let reader = stream.try_clone().and_then(|stream| {
         let (own, rooms, ended) = (own.clone(), Arc::clone(rooms), Arc::clone(&ended));
@@ -342,11 +342,8 @@ fn talk(
             result
         })
     });
-    let reader = match reader {
-        Ok(reader) => reader,
-        Err(error) => return (Err(error.into()), first),
-    };
-    let said = say(stream, (first, commands), rooms, &ended);
+    let reader = reader?;
+    let said = say(stream, (late, commands), rooms, &ended);
     if in_group && own.stop.load(Ordering::Acquire) {
         // Without it the others take this worker for one that died.
         let _ = write(&mut &*stream, &ToPrefill::Group(GroupMessage::Leave));
@@ -355,30 +352,34 @@ fn talk(
     let heard = reader.join().unwrap_or(Err(WireError::Closed));
     match said {
         // The writer ends well when it is told to, or when the reader knows why.
-        Ok(late) => (heard, late),
-        Err(error) => (Err(error), None),
+        Ok(()) => heard,
+        Err(error) => Err(error),
     }
 }
 
-/// Writes commands until there can be no more or the reader has ended; returns a command that came after that.
+/// Writes commands until there can be no more or the reader has ended; `late` come first, and what comes after the end is put
+/// there.
 fn say(
     stream: &TcpStream,
-    (mut first, commands): (Option<Command>, &Receiver<Command>),
+    (late, commands): (&mut VecDeque<Command>, &Receiver<Command>),
     rooms: &Rooms,
     ended: &AtomicBool,
-) -> Result<Option<Command>, WireError> {
+) -> Result<(), WireError> {
     let mut shown = HashSet::new();
     let mut pinged = Instant::now();
-    loop {
-        let command = match first.take() {
-            // On a connection that breaks at once it fails, so that nothing goes round for ever.
+    // Something is said on every connection, even on one that breaks at once, so that nothing goes round for ever.
+    let mut first = true;
+    while std::mem::take(&mut first) || !ended.load(Ordering::Acquire) {
+        let command = match late.pop_front() {
             Some(command) => Some(command),
-            None if ended.load(Ordering::Acquire) => return Ok(None),
             None => match commands.recv_timeout(LOOK) {
-                Ok(command) if ended.load(Ordering::Acquire) => return Ok(Some(command)),
+                Ok(command) if ended.load(Ordering::Acquire) => {
+                    late.push_back(command);
+                    return Ok(());
+                }
                 Ok(command) => Some(command),
                 Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
             },
         };
         match command {
@@ -402,6 +403,7 @@ fn say(
             write(&mut &*stream, &ToPrefill::Ping)?;
         }
     }
+    Ok(())
 }
 
 /// Reads what the prefill worker says.

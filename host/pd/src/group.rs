@@ -10,6 +10,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Workers that are remembered as absent, at most.
+const MOST_ABSENT: usize = 64;
+
 /// Steps of a swap of a group, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -259,7 +262,9 @@ impl Drop for Membership {
                 && !self.left.load(Ordering::Acquire)
                 && inner.here.values().all(|other| other.worker != worker)
             {
-                inner.absent.insert(worker);
+                if inner.absent.len() < MOST_ABSENT {
+                    inner.absent.insert(worker);
+                }
             }
         }
         (self.group.sink)(GroupEvent::Gone { peer: self.peer });

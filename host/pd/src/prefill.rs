@@ -197,6 +197,7 @@ fn serve(shared: &Shared, stream: &TcpStream) -> Result<(), WireError> {
     let (own, name) = (shared.worker.clone(), group.map(|group| group.name().to_owned()));
     write(&mut &*stream, &ToDecode::Welcome { worker: own, group: name })?;
     let peer = shared.peers.fetch_add(1, Ordering::AcqRel) + 1;
+    let worker = shown(&worker, 80);
     tracing::info!(peer, worker, "decode worker connected");
     let (reply, replies) = unbounded();
     let writer = std::thread::Builder::new().name("pd-reply".into()).spawn({
@@ -204,7 +205,6 @@ fn serve(shared: &Shared, stream: &TcpStream) -> Result<(), WireError> {
         move || forward(&replies, &stream)
     })?;
     let member = group.map(|group| {
-        let worker = shown(&worker, 80);
         let from =
             stream.peer_addr().map_or_else(|_| "nowhere".to_owned(), |address| address.ip().to_string());
         let reply = reply.clone();

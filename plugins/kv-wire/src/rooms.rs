@@ -28,10 +28,29 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Room {
     lists: HashMap<(u32, u32), List>,
-    /// Connections that are writing an item of this room.
-    writing: Vec<Arc<Stream>>,
+    /// Frames that are being written.
+    writing: Vec<Writing>,
     /// Set by `close`: nothing more is begun.
     closed: bool,
+}
+
+/// A frame that is being written.
+#[derive(Debug)]
+struct Writing {
+    stream: Arc<Stream>,
+    /// Component and layer, and where its items are in their list.
+    place: (u32, u32),
+    items: Vec<std::ops::Range<usize>>,
+    /// Set when the same items came again on another connection.
+    cut: bool,
+}
+
+impl Writing {
+    fn meets(&self, place: (u32, u32), items: &[std::ops::Range<usize>]) -> bool {
+        let meet =
+            |a: &std::ops::Range<usize>, b: &std::ops::Range<usize>| a.start < b.end && b.start < a.end;
+        self.place == place && self.items.iter().any(|own| items.iter().any(|other| meet(own, other)))
+    }
 }
 
 /// Accepted items of one component and layer, rising, and which of them were written.
@@ -65,7 +84,9 @@ pub(crate) struct Pin<'a> {
 impl Pin<'_> {
     /// Whether nobody waits for the pin to go.
     pub(crate) fn wanted(&self) -> bool {
-        self.rooms.lock().open.get(&self.room).is_some_and(|room| !room.closed)
+        let inner = self.rooms.lock();
+        let Some(room) = inner.open.get(&self.room).filter(|room| !room.closed) else { return false };
+        room.writing.iter().any(|writing| Arc::ptr_eq(&writing.stream, self.stream) && !writing.cut)
     }
 }
 
@@ -73,7 +94,8 @@ impl Drop for Pin<'_> {
     fn drop(&mut self) {
         let mut inner = self.rooms.lock();
         if let Some(room) = inner.open.get_mut(&self.room)
-            && let Some(at) = room.writing.iter().position(|stream| Arc::ptr_eq(stream, self.stream))
+            && let Some(at) =
+                room.writing.iter().position(|writing| Arc::ptr_eq(&writing.stream, self.stream))
         {
             room.writing.swap_remove(at);
         }
@@ -120,23 +142,38 @@ impl Rooms {
         }
     }
 
-    /// Leave to write a frame's items on a connection.
+    /// Leave to write a frame's items on a connection. Whoever writes some of them on another one is cut off and waited for: the
+    /// sender has given that connection up, and once the frame is answered here its source may change.
     pub(crate) fn pin<'a>(
         &'a self,
         frame: &Frame,
         stream: &'a Arc<Stream>,
     ) -> std::result::Result<Pin<'a>, Refusal> {
-        let inner = &mut *self.lock();
-        let room = inner.open.get_mut(&frame.room).filter(|room| !room.closed).ok_or(Refusal::UnknownRoom)?;
-        let list = room.lists.get(&(frame.component, frame.layer)).ok_or(Refusal::NotAccepted)?;
-        if frame.ranges.iter().any(|range| list.find(range.first, range.items).is_none()) {
-            return Err(Refusal::NotAccepted);
-        }
-        let region = inner.regions.get(frame.component, frame.layer).map_err(|_| Refusal::NotAccepted)?;
+        let place = (frame.component, frame.layer);
+        let mut guard = self.lock();
+        let items = loop {
+            let room =
+                guard.open.get_mut(&frame.room).filter(|room| !room.closed).ok_or(Refusal::UnknownRoom)?;
+            let list = room.lists.get(&place).ok_or(Refusal::NotAccepted)?;
+            let items = frame.ranges.iter().map(|range| list.find(range.first, range.items));
+            let items: Vec<_> = items.collect::<Option<_>>().ok_or(Refusal::NotAccepted)?;
+            let mut free = true;
+            for writing in room.writing.iter_mut().filter(|writing| writing.meets(place, &items)) {
+                (writing.cut, free) = (true, false);
+                writing.stream.shutdown();
+            }
+            if free {
+                break items;
+            }
+            guard = self.quiet.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        };
+        let Inner { regions, open } = &mut *guard;
+        let region = regions.get(frame.component, frame.layer).map_err(|_| Refusal::NotAccepted)?;
         if region.item_bytes != u64::from(frame.item_bytes) {
             return Err(Refusal::ItemBytes);
         }
-        room.writing.push(Arc::clone(stream));
+        let room = open.get_mut(&frame.room).ok_or(Refusal::UnknownRoom)?;
+        room.writing.push(Writing { stream: Arc::clone(stream), place, items, cut: false });
         let to = |range: &Range| {
             let at = range.first as usize * region.item_bytes as usize;
             // SAFETY: accepted items are inside the region, as `accept` checked.
@@ -169,7 +206,7 @@ impl Rooms {
             if room.writing.is_empty() {
                 break;
             }
-            room.writing.iter().for_each(|stream| stream.shutdown());
+            room.writing.iter().for_each(|writing| writing.stream.shutdown());
             inner = self.quiet.wait(inner).unwrap_or_else(PoisonError::into_inner);
         }
         let room = inner.open.remove(&number);

@@ -265,7 +265,8 @@ impl<'a> Hunt<'a> {
         }
         let after = after(&self.draws);
         self.end(Asked { arm, axes, why, digest: &digest, changes }, outcome, after);
-        if self.verified.is_some_and(|verified| verified != launch) {
+        // Settings are measured in a launch of their own.
+        if axes.is_empty() && self.verified.is_some_and(|verified| verified != launch) {
             self.verified = None;
             return Err(Stop::Relaunched);
         }

@@ -63,13 +63,18 @@ fn tell_of(hunt: &mut Hunt<'_>, known: &mut Knowledge, found: &mut Found) -> Res
         found.handoff = audited(hunt, known, &arm, "the culprit");
     }
     if found.changes.iter().any(|&index| hunt.plan.changes[index].seam == TOPOLOGY) {
-        let single = known.good;
+        // The good end is the same arm on one pool only where nothing but the topology is to blame.
+        let single = known.good.filter(|_| found.changes.len() == 1);
         found.topology =
             single.map(|single| ByTopology { fails: Fails::OnlyPaired, paired: found.sufficient, single });
         return Ok(());
     }
     let now_paired = |axis: &hotseam_target::Axis| axis.name == TOPOLOGY && axis.now == PAIRED;
     let is_change = hunt.plan.changes.iter().any(|change| change.seam == TOPOLOGY);
+    if is_change && !handoff {
+        // It fails without the change of topology, so on one pool; nobody has tried it on a pair.
+        return Ok(());
+    }
     if !hunt.options.axes || !is_change && !hunt.target.axes().iter().any(now_paired) {
         return Ok(());
     }

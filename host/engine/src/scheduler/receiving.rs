@@ -280,6 +280,11 @@ impl Scheduler {
 
     /// Puts a request back into the line whose room is to be asked for once more.
     fn ask_again(&mut self, index: usize, number: u64) {
+        let first = *self.running[index].ticket.again.get_or_insert_with(Instant::now);
+        if self.config.pd.swap_group.is_none() || first.elapsed() > self.config.pd.waiting_timeout {
+            let message = format!("room {number}: the prefill worker wants to be asked again and again");
+            return self.fail_running(index, "E-PD-PEER", &message);
+        }
         let Sequence { ticket, kv, .. } = self.running.remove(index);
         let Pair::Decode(end) = &mut self.pair else { unreachable!("asked for by the role decode only") };
         end.again = Some(Instant::now());

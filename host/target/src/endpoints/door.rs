@@ -66,6 +66,14 @@ impl Door {
         }
     }
 
+    /// The room of the last request to a pair.
+    pub(super) fn last_room(&self) -> Option<u64> {
+        match self {
+            Self::One(_) => None,
+            Self::Pair(pair) => Some(pair.room.load(Ordering::Relaxed).wrapping_sub(1) % ROOMS),
+        }
+    }
+
     /// Puts a request and reads the JSON answer.
     pub(super) fn post<T: DeserializeOwned>(&self, path: &str, body: Value) -> Result<T, Trouble> {
         match self {

@@ -202,7 +202,12 @@ impl Audits for Remote {
         let before = maps()?;
         let question = Question { prompt, max_tokens: 2, assignment, reuse_prefill: false };
         let reply = self.ask(&question)?;
-        let new = maps()?.into_iter().flatten().find(|map| !before.iter().flatten().any(|old| old == map));
+        // Others use the servers too: of a pair the room tells whose hand-off it was.
+        let own = self.door.last_room();
+        let is_own = |map: &KvMap| {
+            own.map_or_else(|| !before.iter().flatten().any(|old| old == map), |room| map.room == room)
+        };
+        let new = maps()?.into_iter().flatten().find(is_own);
         match (new, reply) {
             (Some(map), _) => Ok(Audited::Map(Box::new(map))),
             (None, Err(failure)) => Ok(Audited::Failed(failure)),
@@ -223,6 +228,12 @@ impl Model for Remote {
         });
         let completion: Completion = match self.door.post("/v1/completions", body) {
             Ok(completion) => completion,
+            // The other worker was not there, or its connection broke: that is no answer about the arm.
+            Err(Trouble::Refused { place, code, message, .. })
+                if code.starts_with("E-PD-") && code != "E-PD-FINGERPRINT" =>
+            {
+                return Err(EvidenceError::Transport { place, message: format!("{code} {message}") });
+            }
             // The model failed: that is an answer about the arm. Everything else says nothing about it.
             Err(Trouble::Refused { status: 500, code, message, .. }) => {
                 return Ok(Err(RequestFailure { code, message }));

@@ -7,7 +7,11 @@ use crate::swaps::prepare::Refusal;
 use crate::swaps::run::{Early, Runner};
 use crate::swaps::trial::{Failure, Stage, Trial};
 use hotseam_pd::{GroupMessage, Order, Prepare, shown};
-use hotseam_slots::{Change, KvPolicy, MemberStep, Snapshot, SwapPlan, SwapPolicy, SwapRequest, SwapStage};
+use hotseam_slots::{
+    Change, KvPolicy, MemberStep, Rule, Seam, Snapshot, SwapPlan, SwapPolicy, SwapRequest, SwapStage,
+    VariantSpec,
+};
+use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -134,8 +138,8 @@ impl Runner {
                 "E-PLUG-405 the change makes no sense here; give both workers the same build".to_owned(),
             );
         };
-        if let Change::Replace(_) = change {
-            return refuse(405, "E-PLUG-405 a list of all rules is a worker's own affair".to_owned());
+        if let Some(message) = self.own_affair(&change) {
+            return refuse(405, format!("E-PLUG-405 {message}"));
         }
         let (worker, group) = (book.name(peer), book.group.name());
         if self.slots.snapshot(&asked.assignment).is_none() {
@@ -172,6 +176,45 @@ impl Runner {
             }
         };
         self.run_part(part, ready);
+    }
+
+    /// Why a peer's change is this worker's own affair, looked at before any code of it is loaded.
+    fn own_affair(&self, change: &Change) -> Option<String> {
+        let rules = match change {
+            Change::Add(rules) => rules,
+            Change::Back => return None,
+            Change::Replace(_) => return Some("a list of all rules is a worker's own affair".to_owned()),
+        };
+        let apart =
+            |rule: &&Rule| !matches!(rule.select().seam, Seam::KvTransport | Seam::Attention | Seam::Indexer);
+        if let Some(rule) = rules.iter().find(apart) {
+            return Some(format!(
+                "cells of {} need not be alike; swap them on each worker",
+                rule.select().seam
+            ));
+        }
+        // Paths and addresses reach beyond the process: only this worker's own file may name them.
+        let is_word = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
+        let reaches = |value: &Value| match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => false,
+            Value::String(text) => !is_word(text),
+            Value::Array(_) | Value::Object(_) => true,
+        };
+        let named_here = |variant: &VariantSpec| {
+            let own = self.slots.names().into_iter().filter_map(|name| self.slots.rules(&name)).flatten();
+            own.into_iter().any(|rule| rule.variant() == Some(variant))
+        };
+        rules.iter().filter_map(Rule::variant).find_map(|variant| {
+            let (option, _) = variant.options().iter().find(|(_, value)| reaches(value))?;
+            (!named_here(variant)).then(|| {
+                format!(
+                    "option `{}` of {} is no plain word, and no assignment of this worker names this variant; name it in an \
+                     assignment of its file first",
+                    shown(option, 64),
+                    shown(&variant.name, 64)
+                )
+            })
+        })
     }
 
     /// Plans a peer's swap, and holds what this worker would end on against what the group is to.
@@ -213,7 +256,9 @@ impl Runner {
             self.shadow(&trial, &tell)?;
             self.put_up(&trial, Stage::Open);
         }
-        self.wait(Order::Prepare, Duration::from_millis(policy.prepare_ms) + PATIENCE)?;
+        let limit =
+            policy.prepare_ms.saturating_add(if policy.shadow_steps > 0 { policy.shadow_ms } else { 0 });
+        self.wait(Order::Prepare, Duration::from_millis(limit) + PATIENCE)?;
         self.answer(Order::Prepare);
         Ok(())
     }
@@ -227,16 +272,21 @@ impl Runner {
             Ok(()) => {
                 // What was reserved on the old table has been heard by then.
                 self.let_turns_pass();
-                if let (Some(plan), Some(swap)) = (&part.plan, self.with_node(|node| node.swap.clone())) {
-                    *self.kept.borrow_mut() = Some(Kept { swap, table: Arc::clone(plan.to()) });
-                }
                 let count = |trial: &Arc<Trial>| {
                     let recomputed = trial.recomputed.load(Ordering::Relaxed);
                     let steps = trial.steps.load(Ordering::Relaxed);
                     SwapStage::Kept { steps, recomputed, latency: trial.latency() }
                 };
                 let already = SwapStage::AlreadyActive;
-                let end = part.trial.as_ref().map_or(already, count);
+                let there = self.slots.snapshot(&part.request.assignment);
+                let taken_back = |plan: &SwapPlan| there.is_none_or(|table| !Arc::ptr_eq(&table, plan.to()));
+                let end = match part.plan.as_ref().is_some_and(taken_back) {
+                    true => SwapStage::RolledBack {
+                        code: 405,
+                        message: "it was taken back as it was to be kept".to_owned(),
+                    },
+                    false => part.trial.as_ref().map_or(already, count),
+                };
                 // Whoever hears that all keep it may ask any of them for the next swap.
                 let kept = self.did(Order::Keep);
                 self.end_part(part, end);
@@ -297,7 +347,11 @@ impl Runner {
                         micros = self.commit(part.id, plan, trial, part.request)?;
                         part.committed = true;
                         // What was asked for on the old table has been said by then.
-                        self.let_turns_pass();
+                        if !self.let_turns_pass() {
+                            let message =
+                                "E-PLUG-405 a step on the old variants did not end in time".to_owned();
+                            return Err(Failure { code: 405, message });
+                        }
                     }
                     self.order_below(order, None);
                 }
@@ -311,7 +365,8 @@ impl Runner {
                 other => return Err(no_code(format!("the group asks for {other:?} before the commit"))),
             }
             let slow = Duration::from_millis(part.request.policy.drain_ms);
-            self.wait(order, PATIENCE + if order == Order::HoldRooms { slow } else { Duration::ZERO })?;
+            let holds = matches!(order, Order::HoldKept | Order::HoldRooms);
+            self.wait(order, PATIENCE + if holds { slow } else { Duration::ZERO })?;
             self.answer(order);
             if order == Order::Open {
                 let cells = part.plan.as_ref().map_or(0, |plan| plan.changes.len());
@@ -375,7 +430,12 @@ impl Runner {
             }
             self.pause();
         }
+        // From here on a fault takes back what is kept, and so tells the others.
+        if let (Some(plan), Some(swap)) = (&part.plan, self.with_node(|node| node.swap.clone())) {
+            *self.kept.borrow_mut() = Some(Kept { swap, table: Arc::clone(plan.to()) });
+        }
         if let Some(failure) = part.trial.as_ref().and_then(|trial| trial.close()) {
+            *self.kept.borrow_mut() = None;
             return Err(failure);
         }
         self.order_below(Order::Keep, None);

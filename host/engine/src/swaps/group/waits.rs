@@ -98,13 +98,14 @@ impl Runner {
         }
     }
 
-    /// Waits until the engine has ended the turn that ran and heard what had come by then.
-    pub(super) fn let_turns_pass(&self) {
+    /// Waits until the engine has ended the turn that ran and heard what had come by then; false if it did not in time.
+    pub(super) fn let_turns_pass(&self) -> bool {
         let turn = || self.published.turn.load(Ordering::Acquire);
         let (begun, start) = (turn(), Instant::now());
         while turn() < begun + 2 && start.elapsed() < PATIENCE && self.published.is_running() {
             self.wake();
             self.pause();
         }
+        turn() >= begun + 2 || !self.published.is_running()
     }
 }
