@@ -33,6 +33,10 @@ const ROUTER: [&str; 8] = [
     "--cb-timeout-duration-secs",
     "2",
 ];
+/// Longest time from a worker's return to its use by the router.
+const RECOVERY: Duration = Duration::from_secs(60);
+/// How long a client waits before it asks again, where the router has no worker for it.
+const BACK_OFF: Duration = Duration::from_millis(250);
 /// Clients that ask at the same time.
 const CLIENTS: usize = 16;
 
@@ -103,6 +107,10 @@ fn one(router: &str, case: &Case, want: &[Said], tally: &Mutex<Tally>) {
         Some((Ok(said), _)) => tally.wrong.push(wrong(format!("{said:?}, expected {want:?}"))),
         Some((Err(Refusal::Status(status, code)), _)) => {
             *tally.failed.entry(format!("{status} {code}")).or_default() += 1;
+            drop(tally);
+            if status == 503 {
+                std::thread::sleep(BACK_OFF);
+            }
         }
         Some((Err(Refusal::Event(code)), _)) => {
             *tally.failed.entry(format!("event {code}")).or_default() += 1
@@ -137,11 +145,17 @@ fn blows(requests: usize, killed: &[usize], stopped: &[(usize, Duration)]) -> Ve
     blows.into_iter().enumerate().map(blow).collect()
 }
 
-/// Deals the blows as requests are done.
-fn strike(workers: &mut [Server], blows: &[Blow], done: &AtomicUsize) {
+/// Deals the blows as requests are done, each once the router has found those well that had the blows before: with both
+/// workers of a role gone there is nothing to be seen but refusals.
+fn strike(workers: &mut [Server], blows: &[Blow], done: &AtomicUsize, router: &Router) {
     for blow in blows {
+        let until = Instant::now() + RECOVERY;
         while done.load(Ordering::Relaxed) < blow.after {
             std::thread::sleep(Duration::from_millis(5));
+        }
+        while !router.finds_all_well() {
+            assert!(Instant::now() < until, "a worker does not come back: {}", router.said());
+            std::thread::sleep(Duration::from_millis(50));
         }
         let worker = &mut workers[blow.worker];
         match blow.kind {
@@ -201,7 +215,7 @@ fn chaos(transport: &str, requests: usize, killed: &[usize], stopped: &[(usize, 
     let (next, done, tally) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(Tally::default()));
     let since = Instant::now();
     std::thread::scope(|scope| {
-        scope.spawn(|| strike(&mut workers, &blows, &done));
+        scope.spawn(|| strike(&mut workers, &blows, &done, &router));
         for _ in 0..CLIENTS {
             scope.spawn(|| {
                 loop {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Time for what requests have left behind to go: connections that routers keep, threads that wait for work.
 const SETTLE: Duration = Duration::from_secs(30);
 /// Longest silence of an answer.
-const SILENCE: Duration = Duration::from_secs(60);
+const SILENCE: Duration = Duration::from_secs(240);
 
 /// Starts a worker of a role over a transport, on a port that stays its own.
 pub fn worker(role: &str, transport: &str, overrides: &[&str]) -> Server {

@@ -141,7 +141,7 @@ impl Router {
             log,
         };
         let until = Instant::now() + PATIENCE;
-        while !router.is_ready() {
+        while !router.finds_all_well() {
             let ended = router.process.try_wait().expect("its state");
             assert!(
                 ended.is_none() && Instant::now() < until,
@@ -153,7 +153,8 @@ impl Router {
         router
     }
 
-    fn is_ready(&self) -> bool {
+    /// Whether it would use every worker now.
+    pub fn finds_all_well(&self) -> bool {
         let Ok(stream) = TcpStream::connect(&self.address) else { return false };
         let found = exchange(stream, "GET", "/readiness", "");
         let well = |part: &Value, well: &str, all: &str| part[well] == part[all] && part[well] != 0;
