@@ -87,17 +87,29 @@ fn what_prefill_computes_is_asked_about_and_what_only_decode_does_is_not() {
 }
 
 #[test]
-fn draws_are_repeated_until_it_is_known() {
+fn draws_are_repeated_until_it_is_known_or_said_that_it_is_not() {
+    let mut unclear = 0;
     for (fault, fails) in [(paired(Fault::any([3])), Fails::OnlyPaired), (Fault::any([3]), Fails::Both)] {
         for seed in 0..8 {
             let rates = Rates { draws: 8, ..Rates::new(0.05, 0.7) };
             let report = searched(&mut target(fault.clone()).noisy(rates, seed).one_launch());
             let why =
                 || format!("seed {seed}, {} runs, {:?}: {:?}", report.runs, report.verdict, report.notes);
-            let by = report.culprits[0].topology.unwrap_or_else(|| panic!("not known: {}", why()));
-            assert_eq!(by.fails, fails, "{}", why());
+            assert_eq!(report.verdict, Word::Found, "{}", why());
+            match report.culprits[0].topology {
+                Some(by) => assert_eq!(by.fails, fails, "{}", why()),
+                None => {
+                    assert!(
+                        report.notes.iter().any(|note| note.contains("did not become clear")),
+                        "{}",
+                        why()
+                    );
+                    unclear += 1;
+                }
+            }
         }
     }
+    assert!(unclear <= 2, "{unclear} of 16");
 }
 
 #[test]

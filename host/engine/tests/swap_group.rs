@@ -404,9 +404,11 @@ fn a_kept_prompt_outlives_a_swap() {
     let mut placed = pair.placed(&request, pair::room());
     placed.disaggregation.as_mut().unwrap().hold = true;
     hear(&pair.prefill.submit(placed.clone()).unwrap()).unwrap();
-    kept(&swap(&pair.decode, add(CELL, SHM, quick())));
+    // The worker is not idle as long as it keeps a prompt, so probation lasts to its end.
+    let short = SwapPolicy { probation: Probation { ms: 300, ..quick().probation }, ..quick() };
+    kept(&swap(&pair.decode, add(CELL, SHM, short)));
     // A layout swap cannot take it along, and says what it waited for.
-    let policy = SwapPolicy { kv: KvPolicy::Recompute, drain_ms: 200, ..quick() };
+    let policy = SwapPolicy { kv: KvPolicy::Recompute, drain_ms: 200, ..short };
     let message = refusal(&swap(&pair.decode, add("indexer", "indexer/cpu-stock{keys: bf16}", policy)));
     assert!(message.contains("E-PLUG-403"), "{message}");
     placed.disaggregation.as_mut().unwrap().hold = false;

@@ -85,6 +85,11 @@ fn tell_of(hunt: &mut Hunt<'_>, known: &mut Knowledge, found: &mut Found) -> Res
         Ok((single, answer)) => {
             let fails = answer.map(|passes| if passes { Fails::OnlyPaired } else { Fails::Both });
             found.topology = fails.map(|fails| ByTopology { fails, paired: found.sufficient, single });
+            if fails.is_none() {
+                known.notes.push(format!(
+                    "whether it fails at topology {SINGLE} as well did not become clear in the runs"
+                ));
+            }
         }
         // It is known what is guilty; where is worth no failed search.
         Err(Stop::Target(error)) => {
