@@ -280,7 +280,7 @@ fn a_member_that_dies_before_all_have_kept_takes_all_back() {
     for before in deaths {
         let mut fake = FakeDecode::new(&api, &prefill);
         let id = prefill.swaps().begin(add(CELL, SHM, quick())).expect("begun");
-        let asked = before.iter().map(|order| fake.obey(*order)).last();
+        let asked = before.iter().fold(None, |_, order| Some(fake.obey(*order)));
         if let (Some((peer, swap)), Some(Order::Open)) = (asked, before.last()) {
             // Nobody asks for the end of a member's probation.
             fake.group.send(peer, GroupMessage::Done { swap, order: Order::Well, members: Vec::new() });

@@ -390,13 +390,11 @@ fn say(
                 }
                 write(&mut &*stream, &ToPrefill::Reserve(reserve))?;
             }
-            Some(Command::Abort { room, reason }) => {
-                if lock(rooms).remove(&room) {
-                    write(&mut &*stream, &ToPrefill::Abort { room, reason })?;
-                }
+            Some(Command::Abort { room, reason }) if lock(rooms).remove(&room) => {
+                write(&mut &*stream, &ToPrefill::Abort { room, reason })?;
             }
             Some(Command::Group(message)) => write(&mut &*stream, &ToPrefill::Group(message))?,
-            None => {}
+            Some(Command::Abort { .. }) | None => {}
         }
         if pinged.elapsed() >= PING {
             pinged = Instant::now();

@@ -261,10 +261,9 @@ impl Drop for Membership {
             if let Some(Mate { worker, .. }) = mate
                 && !self.left.load(Ordering::Acquire)
                 && inner.here.values().all(|other| other.worker != worker)
+                && inner.absent.len() < MOST_ABSENT
             {
-                if inner.absent.len() < MOST_ABSENT {
-                    inner.absent.insert(worker);
-                }
+                inner.absent.insert(worker);
             }
         }
         (self.group.sink)(GroupEvent::Gone { peer: self.peer });
