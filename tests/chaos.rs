@@ -22,16 +22,16 @@ const SIZES: [&str; 5] = [
     "disaggregation.bootstrap_timeout_seconds=5",
     "disaggregation.waiting_timeout_seconds=20",
 ];
-/// The router looks often at its workers, and comes back soon to those that were gone.
-const ROUTER: [&str; 8] = [
+/// The router looks often at its workers, and judges them by that alone: its circuit breaker counts what fails against both
+/// workers of a pair, so that one that is dead takes those with it that are well.
+const ROUTER: [&str; 7] = [
     "--health-check-interval-secs",
     "1",
     "--health-check-timeout-secs",
     "2",
     "--health-success-threshold",
     "1",
-    "--cb-timeout-duration-secs",
-    "2",
+    "--disable-circuit-breaker",
 ];
 /// Longest time from a worker's return to its use by the router.
 const RECOVERY: Duration = Duration::from_secs(60);
