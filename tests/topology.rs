@@ -58,7 +58,7 @@ const FAULTS: &[Fault] = &[
     fault(false, "fault: page-size", KL, ("c4", 2, Some(2)), "c4 layer 2 page 2: expected but never written"),
     fault(true, "fault: ring-size", AUDIT, ("c4_state", 2, Some(0)), "holds c4_state layer 2 row"),
     fault(false, "fault: truncated-page, component: c4", AUDIT, ("c4", 2, Some(2)), "bytes were written"),
-    fault(false, "fault: truncated-page, component: swa", KL, ("swa", 0, Some(1)), "bytes were written"),
+    fault(false, "fault: truncated-page, component: swa", AUDIT, ("swa", 0, Some(1)), "bytes were written"),
     fault(true, "fault: stale-page, component: c4", AUDIT, ("c4", 2, Some(0)), "of the hand-off before"),
     fault(
         true,
