@@ -57,7 +57,8 @@ fn shipped_files_are_valid_and_print_what_they_come_to() {
         let set = ["print", "--effective", "--set", "engine.max_seqs=3", "-c", name];
         let (_, changed, _) = run(&mut config(&state, &set));
         let differ: Vec<_> = changed.lines().zip(effective.lines()).filter(|(a, b)| a != b).collect();
-        assert_eq!(differ, [("  max_seqs: 3", "  max_seqs: 8")], "{name}");
+        let [(after, before)] = differ.as_slice() else { panic!("{name}: {differ:?}") };
+        assert!(*after == "  max_seqs: 3" && before.starts_with("  max_seqs: "), "{name}: {differ:?}");
     }
 }
 
