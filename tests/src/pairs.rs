@@ -141,11 +141,7 @@ pub fn assert_no_more(workers: &[(&Server, &Census)]) {
 fn left(worker: &Server, before: &Census) -> Option<String> {
     let more: Vec<String> = count(worker)
         .iter()
-        .map(|(kind, count)| {
-            // The thread for a peer that died in the middle of a transfer rests until another peer is met.
-            let rests = usize::from(kind == "thread kv-send");
-            (kind, count, before.get(kind).copied().unwrap_or(0) + rests)
-        })
+        .map(|(kind, count)| (kind, count, before.get(kind).copied().unwrap_or(0)))
         .filter(|(_, count, before)| *count > before)
         .map(|(kind, count, before)| format!("{kind}: {count}, at most {before}"))
         .collect();

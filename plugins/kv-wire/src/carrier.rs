@@ -71,14 +71,18 @@ pub trait Outgoing: Send {
     }
 
     /// Serves the parts of one frame, in the order of frames, where the receiving end cannot fetch them alone. May return
-    /// before they were fetched.
+    /// before they were fetched. It gives up soon after `wanted` says that nobody waits.
     ///
     /// # Errors
     /// If the connection is of no more use.
     ///
     /// # Safety
     /// The memory is valid and unchanged until the frame was answered or the end was dropped.
-    unsafe fn serve(&mut self, _parts: &mut dyn Iterator<Item = (*const u8, usize)>) -> io::Result<()> {
+    unsafe fn serve(
+        &mut self,
+        _parts: &mut dyn Iterator<Item = (*const u8, usize)>,
+        _wanted: &dyn Fn() -> bool,
+    ) -> io::Result<()> {
         Ok(())
     }
 }

@@ -5,12 +5,12 @@ use hotseam_ops::checksum;
 use std::fmt;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"HSKV");
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// Bytes of a [`Frame`]'s header; its table follows.
 pub(crate) const FRAME: usize = 64;
 /// Bytes of a [`Hello`].
-pub(crate) const HELLO: usize = 40;
+pub(crate) const HELLO: usize = 64;
 /// Bytes of an [`Ack`].
 pub(crate) const ACK: usize = 32;
 /// Bytes that one frame moves over the connection, at most: what is sent again if it was damaged.
@@ -74,6 +74,10 @@ pub(crate) struct Frame {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) token: Token,
+    /// Who sends, by a random number.
+    pub(crate) sender: Token,
+    /// Which of its connections this is: with each it gives those before up.
+    pub(crate) connection: u64,
     pub(crate) brings: Brings,
 }
 
@@ -283,18 +287,20 @@ impl Hello {
             Brings::Segments(n) => (HELLO_KIND, n),
             Brings::Card(n) => (CARD, n),
         };
-        Out::new(kind, 0).put(&self.token).put(&n.to_le_bytes()).seal()
+        let out = Out::new(kind, 0).put(&self.token).put(&self.sender);
+        out.put(&self.connection.to_le_bytes()).put(&n.to_le_bytes()).seal()
     }
 
     pub(crate) fn decode(bytes: &[u8; HELLO]) -> Option<Self> {
         let mut fields = In::new(bytes)?;
-        let (token, n) = (fields.take()?, fields.u32()?);
+        let (token, sender, connection) = (fields.take()?, fields.take()?, fields.u64()?);
+        let n = fields.u32()?;
         let brings = match fields.kind {
             HELLO_KIND if n as usize <= SEGMENTS => Brings::Segments(n),
             CARD if n as usize <= MOST_CARD => Brings::Card(n),
             _ => return None,
         };
-        Some(Self { token, brings })
+        Some(Self { token, sender, connection, brings })
     }
 }
 
@@ -331,6 +337,10 @@ mod tests {
         Frame { seq: 9, room: u64::MAX, component: 3, layer: 42, item_bytes: 1024, place, ranges }
     }
 
+    fn hello(brings: Brings) -> Hello {
+        Hello { token: [7; 16], sender: [8; 16], connection: u64::MAX, brings }
+    }
+
     fn decode(bytes: &[u8]) -> Option<Frame> {
         let (header, rest) = bytes.split_first_chunk()?;
         let table =
@@ -345,11 +355,11 @@ mod tests {
             assert_eq!(decode(&frame.encode()), Some(frame));
         }
         for brings in [Brings::Segments(2), Brings::Card(3), Brings::Card(MOST_CARD as u32)] {
-            let hello = Hello { token: [7; 16], brings };
+            let hello = hello(brings);
             assert_eq!(Hello::decode(&hello.encode()), Some(hello));
         }
         for brings in [Brings::Segments(SEGMENTS as u32 + 1), Brings::Card(MOST_CARD as u32 + 1)] {
-            assert_eq!(Hello::decode(&Hello { token: [7; 16], brings }.encode()), None);
+            assert_eq!(Hello::decode(&hello(brings).encode()), None);
         }
         let refusals = Refusal::ALL.map(Answer::Refused);
         for answer in [Answer::Done, Answer::Damaged].into_iter().chain(refusals) {

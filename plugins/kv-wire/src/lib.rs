@@ -15,11 +15,12 @@ mod regions;
 mod rooms;
 mod send;
 mod sum;
+mod tickets;
 mod wire;
 
 pub use carrier::{Carrier, Incoming, MOST_CARD, MOST_PARTS, Outgoing, Part, Span};
 pub use net::{Address, Medium};
 pub use plugin::{Options, Transport, address};
 pub use regions::Regions;
-pub use send::Progress;
+pub use tickets::Progress;
 pub use wire::{Settings, Wire};

@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::frame::Token;
@@ -112,9 +113,21 @@ pub(crate) enum Listener {
 
 /// A connection.
 #[derive(Debug)]
-pub(crate) enum Stream {
+pub(crate) struct Stream {
+    socket: Socket,
+    shut: AtomicBool,
+}
+
+#[derive(Debug)]
+enum Socket {
     Tcp(TcpStream),
     Shared(UnixStream),
+}
+
+impl From<Socket> for Stream {
+    fn from(socket: Socket) -> Self {
+        Self { socket, shut: AtomicBool::new(false) }
+    }
 }
 
 impl Listener {
@@ -153,26 +166,26 @@ impl Listener {
             return Ok(None);
         }
         let accepted = match self {
-            Self::Tcp(listener) => listener.accept().map(|(stream, _)| Stream::Tcp(stream)),
-            Self::Shared(listener) => listener.accept().map(|(stream, _)| Stream::Shared(stream)),
+            Self::Tcp(listener) => listener.accept().map(|(stream, _)| Socket::Tcp(stream)),
+            Self::Shared(listener) => listener.accept().map(|(stream, _)| Socket::Shared(stream)),
         };
-        let stream = match accepted {
+        let socket = match accepted {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             accepted => accepted?,
         };
-        match &stream {
-            Stream::Tcp(tcp) => {
+        match &socket {
+            Socket::Tcp(tcp) => {
                 tcp.set_nonblocking(false)?;
                 tcp.set_nodelay(true)?;
             }
-            Stream::Shared(unix) => {
+            Socket::Shared(unix) => {
                 unix.set_nonblocking(false)?;
                 if !same_user(unix.as_raw_fd()) {
                     return Ok(None);
                 }
             }
         }
-        Ok(Some(stream))
+        Ok(Some(socket.into()))
     }
 }
 
@@ -195,22 +208,23 @@ impl Stream {
             Address::Tcp(address) | Address::Carried(_, address) => {
                 let stream = TcpStream::connect_timeout(address, patience)?;
                 stream.set_nodelay(true)?;
-                Ok(Self::Tcp(stream))
+                Ok(Socket::Tcp(stream).into())
             }
             Address::Shared(name) => {
-                UnixStream::connect_addr(&UnixAddr::from_abstract_name(name)?).map(Self::Shared)
+                let stream = UnixStream::connect_addr(&UnixAddr::from_abstract_name(name)?)?;
+                Ok(Socket::Shared(stream).into())
             }
         }
     }
 
     /// Limits how long one read or write may wait.
     pub(crate) fn limit(&self, read: Duration, write: Duration) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => {
+        match &self.socket {
+            Socket::Tcp(stream) => {
                 stream.set_read_timeout(Some(read))?;
                 stream.set_write_timeout(Some(write))
             }
-            Self::Shared(stream) => {
+            Socket::Shared(stream) => {
                 stream.set_read_timeout(Some(read))?;
                 stream.set_write_timeout(Some(write))
             }
@@ -219,24 +233,35 @@ impl Stream {
 
     /// Ends both directions, which wakes whoever reads or writes.
     pub(crate) fn shutdown(&self) {
+        self.shut.store(true, Ordering::Release);
         // It may be closed already.
-        let _ = match self {
-            Self::Tcp(stream) => stream.shutdown(std::net::Shutdown::Both),
-            Self::Shared(stream) => stream.shutdown(std::net::Shutdown::Both),
+        let _ = match &self.socket {
+            Socket::Tcp(stream) => stream.shutdown(std::net::Shutdown::Both),
+            Socket::Shared(stream) => stream.shutdown(std::net::Shutdown::Both),
         };
     }
 
+    /// Whether this side has ended it.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.shut.load(Ordering::Acquire)
+    }
+
+    /// Whether it can bring files: it is one between processes of this machine.
+    pub(crate) fn brings_files(&self) -> bool {
+        matches!(self.socket, Socket::Shared(_))
+    }
+
     pub(crate) fn fd(&self) -> RawFd {
-        match self {
-            Self::Tcp(stream) => stream.as_raw_fd(),
-            Self::Shared(stream) => stream.as_raw_fd(),
+        match &self.socket {
+            Socket::Tcp(stream) => stream.as_raw_fd(),
+            Socket::Shared(stream) => stream.as_raw_fd(),
         }
     }
 
     fn read(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => (&mut &*stream).read(bytes),
-            Self::Shared(stream) => (&mut &*stream).read(bytes),
+        match &self.socket {
+            Socket::Tcp(stream) => (&mut &*stream).read(bytes),
+            Socket::Shared(stream) => (&mut &*stream).read(bytes),
         }
     }
 
@@ -261,9 +286,9 @@ impl Stream {
     pub(crate) fn send(&self, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
         IoSlice::advance_slices(&mut slices, 0);
         while !slices.is_empty() {
-            let wrote = match self {
-                Self::Tcp(stream) => (&mut &*stream).write_vectored(slices),
-                Self::Shared(stream) => (&mut &*stream).write_vectored(slices),
+            let wrote = match &self.socket {
+                Socket::Tcp(stream) => (&mut &*stream).write_vectored(slices),
+                Socket::Shared(stream) => (&mut &*stream).write_vectored(slices),
             };
             match wrote {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

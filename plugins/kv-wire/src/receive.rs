@@ -7,10 +7,11 @@ use crate::net::{Endpoint, Listener, Medium, Stream, random};
 use crate::rooms::Rooms;
 use crate::sum::Sum;
 use hotseam_ops::checksum;
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -39,6 +40,45 @@ struct Shared {
     stop: AtomicBool,
     count: AtomicUsize,
     streams: Mutex<Vec<(Arc<Stream>, JoinHandle<()>)>>,
+    /// The connection of each sender, and its number.
+    senders: Mutex<HashMap<Token, (u64, Arc<Stream>)>>,
+    /// Notified when one of them is over.
+    over: Condvar,
+}
+
+/// A sender's connection has begun. Until this is dropped no later one of the same sender begins.
+struct Turn<'a> {
+    shared: &'a Shared,
+    sender: Token,
+}
+
+impl Shared {
+    fn senders(&self) -> MutexGuard<'_, HashMap<Token, (u64, Arc<Stream>)>> {
+        // Every change is complete before the lock is released.
+        self.senders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the connection of this sender before, and waits until it is over: what waits in it is sent again on the new one, and
+    /// once that was answered its source may change. `None` if a later one was here already.
+    fn begin(&self, hello: &Hello, stream: &Arc<Stream>) -> Option<Turn<'_>> {
+        let mut senders = self.senders();
+        while let Some((number, before)) = senders.get(&hello.sender) {
+            if *number >= hello.connection {
+                return None;
+            }
+            before.shutdown();
+            senders = self.over.wait(senders).unwrap_or_else(PoisonError::into_inner);
+        }
+        senders.insert(hello.sender, (hello.connection, Arc::clone(stream)));
+        Some(Turn { shared: self, sender: hello.sender })
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.shared.senders().remove(&self.sender);
+        self.shared.over.notify_all();
+    }
 }
 
 impl Receiver {
@@ -58,6 +98,8 @@ impl Receiver {
             stop: AtomicBool::new(false),
             count: AtomicUsize::new(0),
             streams: Mutex::default(),
+            senders: Mutex::default(),
+            over: Condvar::new(),
         });
         let thread = std::thread::Builder::new().name("kv-listen".into()).spawn({
             let shared = Arc::clone(&shared);
@@ -136,6 +178,7 @@ fn serve(shared: &Shared, stream: &Arc<Stream>) {
         answer(stream, 0, Answer::Refused(Refusal::Token));
         return;
     }
+    let Some(_turn) = shared.begin(&hello, stream) else { return };
     let Some(mut beside) = Beside::of(shared, stream, hello.brings) else {
         answer(stream, 0, Answer::Refused(Refusal::Segment));
         return;
@@ -169,9 +212,9 @@ enum Beside {
 impl Beside {
     /// What a hello brings; `None` if it is of no use here.
     fn of(shared: &Shared, stream: &Stream, brings: Brings) -> Option<Self> {
-        match (brings, stream, &shared.carrier) {
+        match (brings, stream.brings_files(), &shared.carrier) {
             (Brings::Segments(0), _, None) => Some(Self::Segments(Vec::new())),
-            (Brings::Segments(n), Stream::Shared(_), None) => {
+            (Brings::Segments(n), true, None) => {
                 let files = receive_files(stream.fd(), n as usize).ok()?;
                 Some(Self::Segments(files.iter().map(Mapping::new).collect::<io::Result<_>>().ok()?))
             }
@@ -279,5 +322,52 @@ fn whole(stream: &Stream, bytes: &mut [u8]) -> io::Result<()> {
     match stream.fill(bytes, || false)? {
         false => Ok(()),
         true => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANY: Duration = Duration::from_secs(5);
+
+    fn open(receiver: &Receiver, sender: u8, connection: u64) -> Stream {
+        let stream = Stream::connect(&receiver.endpoint.address, ANY).unwrap();
+        stream.limit(ANY, ANY).unwrap();
+        let (token, brings) = (receiver.endpoint.token, Brings::Segments(0));
+        stream.send_bytes(&Hello { token, sender: [sender; 16], connection, brings }.encode()).unwrap();
+        stream
+    }
+
+    fn is_let_in(stream: &Stream) -> bool {
+        let mut bytes = [0; crate::frame::ACK];
+        let ended = stream.fill(&mut bytes, || false).unwrap();
+        assert!(ended || Ack::decode(&bytes) == Some(Ack { seq: 0, answer: Answer::Done }));
+        !ended
+    }
+
+    /// What waits in a connection that its sender has given up must not be taken for what is true now.
+    #[test]
+    fn a_sender_has_one_connection_the_last_that_it_began() {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let receiver = Receiver::start(Medium::Tcp, any, None, Arc::new(Rooms::default())).unwrap();
+        let first = open(&receiver, 1, 1);
+        assert!(is_let_in(&first));
+        let other = open(&receiver, 2, 1);
+        assert!(is_let_in(&other));
+        let third = open(&receiver, 1, 3);
+        assert!(is_let_in(&third));
+        // It ended before the third was let in.
+        assert!(!is_let_in(&first));
+        for stale in [1, 2, 3] {
+            assert!(!is_let_in(&open(&receiver, 1, stale)), "connection {stale}");
+        }
+        drop(third);
+        // Numbers count as long as a connection lasts, and others are left alone.
+        let fourth = open(&receiver, 1, 4);
+        assert!(is_let_in(&fourth));
+        let quiet = other.limit(Duration::from_millis(50), ANY).and_then(|()| other.fill(&mut [0], || false));
+        assert_eq!(quiet.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(receiver.shared.senders().len(), 2);
     }
 }

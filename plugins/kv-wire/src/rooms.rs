@@ -41,8 +41,6 @@ struct Writing {
     /// Component and layer, and where its items are in their list.
     place: (u32, u32),
     items: Vec<std::ops::Range<usize>>,
-    /// Set when the same items came again on another connection.
-    cut: bool,
 }
 
 impl Writing {
@@ -84,9 +82,8 @@ pub(crate) struct Pin<'a> {
 impl Pin<'_> {
     /// Whether nobody waits for the pin to go.
     pub(crate) fn wanted(&self) -> bool {
-        let inner = self.rooms.lock();
-        let Some(room) = inner.open.get(&self.room).filter(|room| !room.closed) else { return false };
-        room.writing.iter().any(|writing| Arc::ptr_eq(&writing.stream, self.stream) && !writing.cut)
+        // Whoever waits ends the connection.
+        !self.stream.is_shut()
     }
 }
 
@@ -142,8 +139,8 @@ impl Rooms {
         }
     }
 
-    /// Leave to write a frame's items on a connection. Whoever writes some of them on another one is cut off and waited for: the
-    /// sender has given that connection up, and once the frame is answered here its source may change.
+    /// Leave to write a frame's items on a connection. Another sender that writes some of them is cut off and waited for, so that
+    /// no byte is written by two at once.
     pub(crate) fn pin<'a>(
         &'a self,
         frame: &Frame,
@@ -158,8 +155,8 @@ impl Rooms {
             let items = frame.ranges.iter().map(|range| list.find(range.first, range.items));
             let items: Vec<_> = items.collect::<Option<_>>().ok_or(Refusal::NotAccepted)?;
             let mut free = true;
-            for writing in room.writing.iter_mut().filter(|writing| writing.meets(place, &items)) {
-                (writing.cut, free) = (true, false);
+            for writing in room.writing.iter().filter(|writing| writing.meets(place, &items)) {
+                free = false;
                 writing.stream.shutdown();
             }
             if free {
@@ -173,7 +170,7 @@ impl Rooms {
             return Err(Refusal::ItemBytes);
         }
         let room = open.get_mut(&frame.room).ok_or(Refusal::UnknownRoom)?;
-        room.writing.push(Writing { stream: Arc::clone(stream), place, items, cut: false });
+        room.writing.push(Writing { stream: Arc::clone(stream), place, items });
         let to = |range: &Range| {
             let at = range.first as usize * region.item_bytes as usize;
             // SAFETY: accepted items are inside the region, as `accept` checked.

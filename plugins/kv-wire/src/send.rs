@@ -1,16 +1,15 @@
 //! The sending side: a thread for each peer that writes pieces of puts in order, and sends again what was not acknowledged when
-//! a connection broke.
+//! a connection broke. It ends with its connection once nothing waits, so that a peer which is gone leaves nothing behind.
 
 use crate::carrier::{Carrier, MOST_CARD, Outgoing};
-use crate::frame::{ACK, Ack, Answer, Brings, Frame, Hello, Place, Range};
+use crate::frame::{ACK, Ack, Answer, Brings, Frame, Hello, Place, Range, Token};
 use crate::memory::send_files;
-use crate::net::{Endpoint, Stream};
+use crate::net::{Endpoint, Stream, random};
 use crate::receive::BLOCK;
 use crate::sum::Sum;
+use crate::tickets::Tickets;
 use hotseam_ops::checksum;
-use hotseam_sdk::Ctx;
-use hotseam_sdk::abi::transfer;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::RawFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -25,83 +24,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 const ATTEMPTS: u8 = 3;
 /// Pieces that may wait for one peer.
 const MOST_PIECES: usize = 1 << 16;
-
-/// What became of the puts.
-#[derive(Debug, Default)]
-pub(crate) struct Tickets(Mutex<HashMap<u64, Ticket>>);
-
-#[derive(Debug, Default)]
-struct Ticket {
-    pieces: usize,
-    bytes: u64,
-    failed: Option<String>,
-}
-
-/// State of a ticket.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// Under way, with so many bytes moved.
-    Pending(u64),
-    /// In place, with all its bytes.
-    Done(u64),
-    /// Given up, and why.
-    Failed(String),
-}
-
-impl Progress {
-    /// As `poll` gives it to the host, which is told why a ticket failed.
-    pub fn report(self, ctx: &Ctx) -> (u32, u64) {
-        match self {
-            Self::Pending(bytes) => (transfer::PENDING, bytes),
-            Self::Done(bytes) => (transfer::DONE, bytes),
-            Self::Failed(why) => {
-                ctx.host().report(&why);
-                (transfer::FAILED, 0)
-            }
-        }
-    }
-}
-
-impl Tickets {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Ticket>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A ticket of so many pieces.
-    pub(crate) fn open(&self, ticket: u64, pieces: usize) {
-        self.lock().insert(ticket, Ticket { pieces, ..Ticket::default() });
-    }
-
-    /// The state, which is forgotten if it is final; `None` if there is no such ticket.
-    pub(crate) fn poll(&self, ticket: u64) -> Option<Progress> {
-        let mut tickets = self.lock();
-        let known = tickets.get_mut(&ticket)?;
-        let state = match (known.failed.take(), known.pieces) {
-            (Some(why), _) => Progress::Failed(why),
-            (None, 0) => Progress::Done(known.bytes),
-            (None, _) => return Some(Progress::Pending(known.bytes)),
-        };
-        tickets.remove(&ticket);
-        Some(state)
-    }
-
-    pub(crate) fn forget(&self, ticket: u64) {
-        self.lock().remove(&ticket);
-    }
-
-    fn done(&self, ticket: u64, bytes: u64) {
-        if let Some(known) = self.lock().get_mut(&ticket) {
-            known.pieces -= 1;
-            known.bytes += bytes;
-        }
-    }
-
-    pub(crate) fn fail(&self, ticket: u64, why: &str) {
-        if let Some(known) = self.lock().get_mut(&ticket) {
-            known.failed.get_or_insert_with(|| why.to_owned());
-        }
-    }
-}
 
 /// A part of a put that one frame moves.
 #[derive(Debug, Clone)]
@@ -131,6 +53,8 @@ pub(crate) struct Peer {
 
 #[derive(Debug)]
 struct Shared {
+    /// What the receiving side knows it by.
+    sender: Token,
     endpoint: Endpoint,
     /// Shared memory that a connection names when it opens.
     files: Vec<RawFd>,
@@ -153,45 +77,59 @@ struct Lane {
     stream: Option<(Arc<Stream>, u64)>,
     connections: u64,
     next_seq: u64,
+    /// Whether the thread looks at the queue.
+    runs: bool,
     stop: bool,
 }
 
 impl Peer {
-    pub(crate) fn start(
+    /// Of nobody yet that listens: the first put connects.
+    ///
+    /// # Errors
+    /// If the system has no random number.
+    pub(crate) fn new(
         endpoint: Endpoint,
         files: Vec<RawFd>,
         carrier: Option<Arc<dyn Carrier>>,
         patience: Duration,
         tickets: Arc<Tickets>,
     ) -> io::Result<Self> {
-        let (state, wake) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { endpoint, files, carrier, patience, tickets, state, wake });
-        let thread = std::thread::Builder::new().name("kv-send".into()).spawn({
-            let shared = Arc::clone(&shared);
-            move || shared.run()
-        })?;
-        Ok(Self { shared, thread: Some(thread) })
+        let (sender, state, wake) = (random()?, Mutex::default(), Condvar::new());
+        let shared = Shared { sender, endpoint, files, carrier, patience, tickets, state, wake };
+        Ok(Self { shared: Arc::new(shared), thread: None })
     }
 
-    /// Queues the pieces of one put. False if too many wait.
-    pub(crate) fn push(&self, pieces: Vec<Piece>) -> bool {
+    /// Queues the pieces of one put, and starts the thread where it is not running. False if too many wait.
+    ///
+    /// # Errors
+    /// If the system has no thread.
+    pub(crate) fn push(&mut self, pieces: Vec<Piece>) -> io::Result<bool> {
         let mut lane = self.shared.lock();
         if lane.queue.len() + lane.flying.len() + pieces.len() > MOST_PIECES {
-            return false;
+            return Ok(false);
         }
         for mut piece in pieces {
             lane.next_seq += 1;
             piece.frame.seq = lane.next_seq;
             lane.queue.push_back(piece);
         }
+        let ended = !std::mem::replace(&mut lane.runs, true);
+        drop(lane);
+        if ended {
+            if let Some(thread) = self.thread.take() {
+                // A panic of it was printed.
+                let _ = thread.join();
+            }
+            let shared = Arc::clone(&self.shared);
+            let thread = std::thread::Builder::new().name("kv-send".into()).spawn(move || shared.run());
+            self.thread = Some(thread.inspect_err(|_| {
+                let mut lane = self.shared.lock();
+                lane.queue.clear();
+                lane.runs = false;
+            })?);
+        }
         self.shared.wake.notify_all();
-        true
-    }
-
-    /// Whether its connection is lost and nothing waits for another.
-    pub(crate) fn rests(&self) -> bool {
-        let lane = self.shared.lock();
-        lane.stream.is_none() && lane.connections > 0 && lane.queue.is_empty() && lane.flying.is_empty()
+        Ok(true)
     }
 
     /// Reads the source of a ticket no more, from when this returns.
@@ -200,7 +138,7 @@ impl Peer {
         lane.queue.retain(|piece| piece.ticket != ticket);
         lane.flying.retain(|piece| piece.ticket != ticket);
         while lane.writing == Some(ticket) {
-            if let Some((stream, _)) = &lane.stream {
+            if let Some((stream, _)) = lane.stream.take() {
                 stream.shutdown();
             }
             lane = self.shared.wake.wait(lane).unwrap_or_else(PoisonError::into_inner);
@@ -247,6 +185,10 @@ impl Shared {
             if lane.stop {
                 break;
             }
+            if lane.queue.is_empty() && lane.stream.is_none() {
+                lane.runs = false;
+                break;
+            }
             if lane.queue.is_empty() {
                 drop(self.wake.wait(lane).unwrap_or_else(PoisonError::into_inner));
                 continue;
@@ -285,7 +227,13 @@ impl Shared {
     fn open(&self) -> io::Result<(Stream, Option<Box<dyn Outgoing>>)> {
         let stream = Stream::connect(&self.endpoint.address, self.patience.min(LIMIT))?;
         stream.limit(LIMIT, LIMIT)?;
-        let token = self.endpoint.token;
+        let connection = {
+            let mut lane = self.lock();
+            lane.connections += 1;
+            lane.connections
+        };
+        let (token, sender) = (self.endpoint.token, self.sender);
+        let hello = |brings| Hello { token, sender, connection, brings }.encode();
         let mut end = None;
         if let Some(carrier) = &self.carrier {
             let (card, opened) = carrier.outgoing()?;
@@ -293,13 +241,12 @@ impl Shared {
                 let n = card.len();
                 return Err(io::Error::other(format!("memory takes {n} bytes to tell, {MOST_CARD} at most")));
             }
-            let hello = Hello { token, brings: Brings::Card(card.len() as u32) }.encode();
+            let hello = hello(Brings::Card(card.len() as u32));
             let sum = checksum(&card).to_le_bytes();
             stream.send(&mut [IoSlice::new(&hello), IoSlice::new(&card), IoSlice::new(&sum)])?;
             end = Some(opened);
         } else {
-            let hello = Hello { token, brings: Brings::Segments(self.files.len() as u32) };
-            stream.send_bytes(&hello.encode())?;
+            stream.send_bytes(&hello(Brings::Segments(self.files.len() as u32)))?;
             send_files(stream.fd(), &self.files)?;
         }
         let mut answer = [0; ACK];
@@ -322,7 +269,6 @@ impl Shared {
     fn attach(self: &Arc<Self>, stream: Stream) -> Option<JoinHandle<()>> {
         let stream = Arc::new(stream);
         let mut lane = self.lock();
-        lane.connections += 1;
         let number = lane.connections;
         let reader = std::thread::Builder::new().name("kv-acks".into()).spawn({
             let (shared, stream) = (Arc::clone(self), Arc::clone(&stream));
@@ -411,7 +357,7 @@ fn send(stream: &Stream, piece: &Piece, end: Option<&mut (dyn Outgoing + 'static
                 (std::ptr::with_exposed_provenance(range.offset as usize), frame.bytes_of(range) as usize)
             };
             // SAFETY: the source is valid and unchanged until the ticket is done or cancelled, and `cancel` waits for this call.
-            return unsafe { end.serve(&mut frame.ranges.iter().map(part)) };
+            return unsafe { end.serve(&mut frame.ranges.iter().map(part), &|| !stream.is_shut()) };
         }
         _ => return Ok(()),
     }
@@ -437,4 +383,65 @@ fn send(stream: &Stream, piece: &Piece, end: Option<&mut (dyn Outgoing + 'static
     let sum = sum.finish().to_le_bytes();
     slices.push(IoSlice::new(&sum));
     stream.send(&mut slices)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::Medium;
+    use crate::receive::Receiver;
+    use crate::rooms::Rooms;
+    use crate::tickets::Progress;
+
+    /// What there is once there is something.
+    fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+        let start = Instant::now();
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "nothing in time");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    fn a_peer_that_is_gone_needs_no_thread() {
+        static SOURCE: [u8; 8] = [7; 8];
+        let any = "127.0.0.1:0".parse().unwrap();
+        let receiver = Receiver::start(Medium::Tcp, any, None, Arc::new(Rooms::default())).unwrap();
+        let (tickets, patience) = (Arc::new(Tickets::default()), Duration::from_millis(100));
+        let endpoint = receiver.endpoint.clone();
+        let mut peer = Peer::new(endpoint, Vec::new(), None, patience, Arc::clone(&tickets)).unwrap();
+        let ask = |peer: &mut Peer, ticket| {
+            let ranges = vec![Range { first: 0, items: 1, offset: 0 }];
+            let frame = Frame {
+                seq: 0,
+                room: 1,
+                component: 0,
+                layer: 0,
+                item_bytes: 8,
+                place: Place::Inline,
+                ranges,
+            };
+            tickets.open(ticket, 1);
+            assert!(peer.push(vec![Piece::new(ticket, frame, SOURCE.as_ptr())]).unwrap());
+            until(|| match tickets.poll(ticket) {
+                Some(Progress::Failed(why)) => Some(why),
+                _ => None,
+            })
+        };
+        let ended = |peer: &Peer| peer.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        // Whoever is there refuses; the thread stays for what may follow.
+        for ticket in 1..3 {
+            assert!(ask(&mut peer, ticket).contains("closed this room"));
+            assert!(!ended(&peer));
+        }
+        drop(receiver);
+        until(|| ended(&peer).then_some(()));
+        for ticket in 3..5 {
+            assert!(ask(&mut peer, ticket).contains("refused"));
+            until(|| ended(&peer).then_some(()));
+        }
+    }
 }

@@ -6,7 +6,8 @@ use crate::net::{Address, Endpoint, Medium};
 use crate::receive::Receiver;
 use crate::regions::Regions;
 use crate::rooms::Rooms;
-use crate::send::{Peer, Piece, Progress, Tickets};
+use crate::send::{Peer, Piece};
+use crate::tickets::{Progress, Tickets};
 use hotseam_sdk::abi::Region;
 use hotseam_sdk::views::{Accept, Put};
 use hotseam_sdk::{Error, Result};
@@ -59,7 +60,7 @@ struct Inner {
     owners: HashMap<u64, u64>,
 }
 
-/// A peer: its thread starts with its first put.
+/// A peer: a thread sends to it while something is to be sent or its connection lasts.
 #[derive(Debug)]
 struct Known {
     text: String,
@@ -163,15 +164,16 @@ impl Wire {
             self.rooms.accept(&Accept { room, component, layer, items: put.dst_items })?;
         }
         state.owners.insert(ticket, put.peer);
-        let sent = self.peer(state, put.peer)?.push(pieces);
-        if !sent {
-            self.tickets.fail(ticket, "too many puts wait for this peer");
+        match self.peer(state, put.peer)?.push(pieces) {
+            Ok(true) => {}
+            Ok(false) => self.tickets.fail(ticket, "too many puts wait for this peer"),
+            Err(error) => self.tickets.fail(ticket, &format!("thread: {error}")),
         }
         Ok(ticket)
     }
 
-    /// The thread of a peer, which is started where it is not running.
-    fn peer<'a>(&self, state: &'a mut Inner, number: u64) -> Result<&'a Peer> {
+    /// What sends to a peer.
+    fn peer<'a>(&self, state: &'a mut Inner, number: u64) -> Result<&'a mut Peer> {
         if number == 0 && !state.peers.contains_key(&0) {
             let endpoint = self.listen(state)?.clone();
             state.peers.insert(0, Known { text: endpoint.to_string(), endpoint, peer: None });
@@ -181,10 +183,10 @@ impl Wire {
         let known = known.ok_or_else(|| Error::argument(format!("peer {number} is not known")))?;
         if known.peer.is_none() {
             let (endpoint, tickets) = (known.endpoint.clone(), Arc::clone(&self.tickets));
-            let peer = Peer::start(endpoint, files, self.carrier.clone(), self.settings.patience, tickets);
-            known.peer = Some(peer.map_err(|error| Error::internal(format!("thread: {error}")))?);
+            let peer = Peer::new(endpoint, files, self.carrier.clone(), self.settings.patience, tickets);
+            known.peer = Some(peer.map_err(|error| Error::internal(format!("random number: {error}")))?);
         }
-        Ok(known.peer.as_ref().expect("just started"))
+        Ok(known.peer.as_mut().expect("just made"))
     }
 
     fn listen<'a>(&self, state: &'a mut Inner) -> Result<&'a Endpoint> {
@@ -261,10 +263,6 @@ impl Wire {
         }
         if state.peers.len() >= MOST_PEERS {
             return Err(Error::internal(format!("{MOST_PEERS} peers are known")));
-        }
-        // A worker that was started anew has another endpoint; what it was needs no thread any more.
-        for known in state.peers.values_mut() {
-            drop(known.peer.take_if(|peer| peer.rests()));
         }
         // Never a number that was given before: somebody may hold it.
         state.last_ticket += 1;

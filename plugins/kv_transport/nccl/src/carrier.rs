@@ -84,16 +84,20 @@ impl Outgoing for End {
         self.meet(SENDER)
     }
 
-    unsafe fn serve(&mut self, parts: &mut dyn Iterator<Item = (*const u8, usize)>) -> io::Result<()> {
+    unsafe fn serve(
+        &mut self,
+        parts: &mut dyn Iterator<Item = (*const u8, usize)>,
+        wanted: &dyn Fn() -> bool,
+    ) -> io::Result<()> {
         let parts: Vec<(*const u8, usize)> = parts.collect();
         let serve = || {
             let comm = self.comm()?;
             let lens: Vec<usize> = parts.iter().map(|(_, len)| *len).collect();
             // The frame before has left the buffer. Once this one is in it the source is read no more.
-            comm.finish("the frame before", &|| true)?;
+            comm.finish("the frame before", wanted)?;
             // SAFETY: the caller's contract; frames are no longer than the buffer.
             unsafe { comm.load(&parts)? };
-            comm.exchange(&lens, true, &|| true)
+            comm.exchange(&lens, true, wanted)
         };
         let outcome = serve();
         self.told(outcome)

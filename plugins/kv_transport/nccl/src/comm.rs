@@ -132,7 +132,7 @@ impl Comm {
                 return Err(failed(what, format!("no end after {:.1} s", start.elapsed().as_secs_f32())));
             }
             if !wanted() {
-                return Err(failed(what, "its room was closed"));
+                return Err(failed(what, "nobody waits for it any more"));
             }
             std::thread::sleep(PAUSE);
         }
