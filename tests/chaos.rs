@@ -22,8 +22,8 @@ const SIZES: [&str; 5] = [
     "disaggregation.bootstrap_timeout_seconds=5",
     "disaggregation.waiting_timeout_seconds=20",
 ];
-/// The router looks often at its workers, and judges them by that alone: its circuit breaker seems to count what fails against both
-/// workers of a pair, so that one that is dead takes those with it that are well.
+/// The router looks often at its workers, and judges them by that alone: its circuit breaker counts what fails against both workers
+/// of a pair, so that one that is dead takes those with it that are well (docs/routers.md).
 const ROUTER: [&str; 7] = [
     "--health-check-interval-secs",
     "1",

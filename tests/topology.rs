@@ -280,8 +280,8 @@ impl Workers {
     }
 }
 
-/// Two processes are one target, and a layout is changed on both together: what prefill computes wrongly is found on it, and in both topologies; what a transport does
-/// between them is found as well, and only there.
+/// Two processes are one target, and a layout is changed on both together: what prefill computes wrongly is found on it, and in
+/// both topologies; what a transport does between them is found as well, and only there.
 #[test]
 fn a_pair_of_servers_is_one_target() {
     let workers = Workers::start();
@@ -312,6 +312,20 @@ fn a_pair_of_servers_is_one_target() {
     // The workers audit, so the requests fail with what the audit found, and the map of decode is read.
     assert!(culprit["handoff"].to_string().contains("c4 layer 2 page 0: its bytes are not"), "{culprit:#}");
     assert_eq!(report["ends"]["bad"]["outcome"]["signature"], "error:E-KV-AUDIT", "{report:#}");
+    workers.assert_clean();
+
+    // The worker beside the pair hands nothing over, which is well as an audit sees it.
+    let rules = [("kv_transport", "faulty/kv_transport{fault: bit-flip, component: c4}")];
+    let file = workers.file(dir.path(), &rules);
+    let oracle = format!("bisect.oracle={AUDIT}");
+    let (code, report) = bisect(
+        &file,
+        &["--set", "bisect.single_to_paired=true", "--set", "bisect.good=bad", "--set", &oracle],
+    );
+    assert_eq!(code, 0, "{report:#}");
+    let culprit = only_paired(&report);
+    assert_eq!((&culprit["seam"], &culprit["change"]), (&"topology".into(), &"single -> paired".into()));
+    assert!(culprit["handoff"].to_string().contains("c4 layer 2 page 0: its bytes are not"), "{culprit:#}");
     workers.assert_clean();
 }
 

@@ -81,7 +81,7 @@ pub(crate) struct Handoff {
 }
 
 impl Handoff {
-    /// Copies `seq` of `from` into `to`, with room for `tokens` positions. `room` names the request.
+    /// Copies `seq` of `from` into `to`, with room for `tokens` positions. It is told by its room and its assignment.
     pub(crate) fn run(
         &mut self,
         cell: &TransportCell,
@@ -89,7 +89,7 @@ impl Handoff {
         seq: &SeqKv,
         layouts: &[LayerLayout],
         tokens: usize,
-        room: u64,
+        (room, assignment): (u64, &str),
         probe: Probe<'_>,
         mut audit: Option<&mut Audit>,
     ) -> Result<Moved, HandoffError> {
@@ -131,7 +131,7 @@ impl Handoff {
                     };
                     let sent: Vec<_> = transfers.iter().filter_map(sums).collect();
                     let transport = cell.put.generation.spec.to_string();
-                    audit.check(to, &receiving, &to.items(&received), &sent, (room, &transport))
+                    audit.check(to, &receiving, &to.items(&received), &sent, (room, assignment, &transport))
                 });
                 match map {
                     Some(map) if map.verdict().is_some() => {

@@ -117,7 +117,11 @@ impl fmt::Display for Table<'_> {
         let Self(map) = self;
         let items: usize = map.rows.iter().map(|row| row.expected).sum();
         let bytes: u64 = map.rows.iter().map(|row| row.expected as u64 * row.item_bytes).sum();
-        writeln!(out, "room {}  {}  {items} items, {bytes} bytes", map.room, map.transport)?;
+        writeln!(
+            out,
+            "room {}  {}  {}  {items} items, {bytes} bytes",
+            map.room, map.assignment, map.transport
+        )?;
         writeln!(
             out,
             "\n{:<12} {:<14} {:>10} {:>8} {:>6}  items",
@@ -167,12 +171,13 @@ mod tests {
         };
         let mut map = KvMap {
             room: 7,
+            assignment: "live".into(),
             transport: "kv_transport/tcp".into(),
             rows: vec![row("c4", 2, 3), row("c4", 4, 3), row("c4", 6, 2), row("swa", 0, 3)],
             findings: Vec::new(),
         };
         let text = Table(&map).to_string();
-        assert!(text.starts_with("room 7  kv_transport/tcp  12 items, 12288 bytes\n"), "{text}");
+        assert!(text.starts_with("room 7  live  kv_transport/tcp  12 items, 12288 bytes\n"), "{text}");
         assert!(text.contains("c4           2,4                  1024        3      3  4-5,9\n"), "{text}");
         assert!(text.contains("c4           6                    1024        3      2  4-5,9\n"), "{text}");
         assert!(text.ends_with("every item arrived as it was sent"), "{text}");

@@ -146,6 +146,7 @@ mod tests {
         };
         KvMap {
             room: 1,
+            assignment: "live".into(),
             transport: "kv_transport/tcp".into(),
             rows: vec![row("c4", 4, 3), row("c4", 2, whole), row("swa", 0, 3)],
             findings,

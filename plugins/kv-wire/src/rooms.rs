@@ -215,6 +215,84 @@ impl Rooms {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::Place;
+    use crate::net::{Address, Listener, Medium};
+    use hotseam_sdk::abi::{Region, component};
+    use std::time::Duration;
+
+    fn streams(n: usize) -> Vec<Arc<Stream>> {
+        let (listener, address) = Listener::bind(Medium::Tcp, "127.0.0.1:0".parse().unwrap()).unwrap();
+        let open = |address: &Address| {
+            let stream = Stream::connect(address, Duration::from_secs(5)).unwrap();
+            (Arc::new(stream), listener.accept(Duration::from_secs(5)).unwrap())
+        };
+        (0..n).map(|_| open(&address).0).collect()
+    }
+
+    fn rooms(dst: &mut [u8]) -> Rooms {
+        let region = Region {
+            component: component::C4,
+            layer: 2,
+            src: std::ptr::null(),
+            dst: dst.as_mut_ptr(),
+            item_bytes: 8,
+            src_items: 0,
+            dst_items: dst.len() as u64 / 8,
+            src_offset: 0,
+            src_fd: -1,
+        };
+        let rooms = Rooms::default();
+        // SAFETY: the tests keep their buffers longer than the rooms.
+        rooms.replace(unsafe { Regions::new(&[region]) }.unwrap());
+        rooms.accept(&Accept { room: 1, component: component::C4, layer: 2, items: &[0, 1, 2, 5] }).unwrap();
+        rooms
+    }
+
+    fn frame(first: u32, items: u32) -> Frame {
+        let (place, ranges) = (Place::Inline, vec![Range { first, items, offset: 0 }]);
+        Frame { seq: 1, room: 1, component: component::C4, layer: 2, item_bytes: 8, place, ranges }
+    }
+
+    #[test]
+    fn the_same_items_are_never_written_by_two() {
+        let mut dst = [0; 64];
+        let (rooms, streams) = (rooms(&mut dst), streams(3));
+        let first = rooms.pin(&frame(0, 2), &streams[0]).unwrap();
+        // Others of the room are free.
+        drop(rooms.pin(&frame(2, 1), &streams[1]).unwrap());
+        assert!(first.wanted() && !streams[0].is_shut());
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| rooms.pin(&frame(1, 2), &streams[2]).map(|pin| pin.to.len()));
+            while first.wanted() {
+                std::thread::yield_now();
+            }
+            assert!(!second.is_finished() && streams[0].is_shut());
+            drop(first);
+            assert_eq!(second.join().unwrap(), Ok(1));
+        });
+        assert!(!streams[1].is_shut() && !streams[2].is_shut());
+    }
+
+    #[test]
+    fn a_room_is_closed_once_nobody_writes_it() {
+        let mut dst = [0; 64];
+        let (rooms, streams) = (rooms(&mut dst), streams(2));
+        let done = frame(5, 1);
+        drop(rooms.pin(&done, &streams[1]).unwrap());
+        rooms.written(&done);
+        let pin = rooms.pin(&frame(0, 1), &streams[0]).unwrap();
+        std::thread::scope(|scope| {
+            let close = scope.spawn(|| rooms.close(1));
+            while pin.wanted() {
+                std::thread::yield_now();
+            }
+            assert_eq!(rooms.pin(&frame(2, 1), &streams[1]).err(), Some(Refusal::UnknownRoom));
+            assert!(!close.is_finished());
+            drop(pin);
+            assert_eq!(close.join().unwrap(), 1);
+        });
+        assert_eq!(rooms.close(1), 0);
+    }
 
     #[test]
     fn only_accepted_runs_are_found() {

@@ -19,6 +19,8 @@ const MOST_FINDINGS: usize = 64;
 pub struct KvMap {
     /// Room of the request.
     pub room: u64,
+    /// Assignment that served it.
+    pub assignment: String,
     /// Transport that moved it.
     pub transport: String,
     /// One row for each component and layer.
@@ -188,7 +190,7 @@ impl Audit {
         regions: &[Region],
         items: &Items,
         sent: &[Sums],
-        (room, transport): (u64, &str),
+        (room, assignment, transport): (u64, &str, &str),
     ) -> KvMap {
         let mut places: HashMap<u64, (u32, u32, usize)> = HashMap::new();
         for of in sent {
@@ -198,7 +200,8 @@ impl Audit {
             });
         }
         let free = store.free_items(false);
-        let mut map = KvMap { room, transport: transport.to_owned(), rows: Vec::new(), findings: Vec::new() };
+        let (assignment, transport) = (assignment.to_owned(), transport.to_owned());
+        let mut map = KvMap { room, assignment, transport, rows: Vec::new(), findings: Vec::new() };
         for region in regions {
             let (component, layer) = (region.component, region.layer);
             let list = &items[component as usize];

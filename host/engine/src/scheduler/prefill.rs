@@ -108,7 +108,8 @@ impl Scheduler {
                 let (kv, layouts) = (&sequence.kv, &sequence.layouts);
                 self.published.in_step.store(true, Ordering::Release);
                 let audit = self.audit.as_mut();
-                let moved = self.handoff.run(cell, stores, kv, layouts, tokens, self.rooms, probe, audit);
+                let of = (self.rooms, sequence.ticket.request.assignment.as_str());
+                let moved = self.handoff.run(cell, stores, kv, layouts, tokens, of, probe, audit);
                 if let Err(HandoffError::Audit { map }) = &moved {
                     publish_map(&self.published, Some((**map).clone()));
                 }

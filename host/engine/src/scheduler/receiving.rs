@@ -332,7 +332,8 @@ impl Scheduler {
         if let Some(audit) = &mut self.audit {
             let regions = self.prefill.incoming(&sequence.layouts);
             let (items, transport) = (self.prefill.items(&sequence.kv), cell.put.generation.spec.to_string());
-            let map = audit.check(&self.prefill, &regions, &items, &done.sums, (done.room, &transport));
+            let of = (done.room, sequence.ticket.request.assignment.as_str(), transport.as_str());
+            let map = audit.check(&self.prefill, &regions, &items, &done.sums, of);
             let verdict = map.verdict();
             publish_map(&self.published, Some(map));
             if let Some(text) = verdict {

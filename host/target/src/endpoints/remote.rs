@@ -29,6 +29,8 @@ pub(super) struct Remote {
     defined: Mutex<BTreeSet<String>>,
     /// What the servers said of variants.
     variants: Mutex<HashMap<String, Variant>>,
+    /// Whether it hands nothing over: it stands beside the pair.
+    alone: bool,
 }
 
 impl Remote {
@@ -46,7 +48,8 @@ impl Remote {
     /// The server that stands beside a pair.
     pub(super) fn single(worker: &WorkerSection, seconds: f64) -> Result<Self, Refused> {
         let limit = Duration::try_from_secs_f64(seconds)?;
-        Self::over(&[&worker.admin], Door::One(Client::new(&worker.api, limit)?), limit)
+        let over = Self::over(&[&worker.admin], Door::One(Client::new(&worker.api, limit)?), limit)?;
+        Ok(Self { alone: true, ..over })
     }
 
     /// Connects to every server and checks that they serve one model.
@@ -67,7 +70,7 @@ impl Remote {
             return Err(format!("{text}; one target is one serving instance").into());
         }
         let (defined, variants) = (Mutex::default(), Mutex::default());
-        Ok(Self { admins, door, model, defined, variants })
+        Ok(Self { admins, door, model, defined, variants, alone: false })
     }
 
     /// Whose answers it gives.
@@ -192,6 +195,9 @@ fn differing(rank: usize, place: &str, first: &Assignment, own: &Assignment) -> 
 /// Whichever of the servers receives KV has the map.
 impl Audits for Remote {
     fn audit(&self, assignment: &str, prompt: &[u32]) -> Result<Audited, EvidenceError> {
+        if self.alone {
+            return Ok(Audited::Nothing);
+        }
         let maps = || -> Result<Vec<Option<KvMap>>, EvidenceError> {
             let map = |admin: &Client| admin.ask("GET", "/kv", None);
             self.admins.iter().map(map).collect::<Result<_, _>>().map_err(|trouble| {
@@ -202,10 +208,11 @@ impl Audits for Remote {
         let before = maps()?;
         let question = Question { prompt, max_tokens: 2, assignment, reuse_prefill: false };
         let reply = self.ask(&question)?;
-        // Others use the servers too: of a pair the room tells whose hand-off it was.
+        // Others use the servers too, and not this assignment; of a pair the room tells as well whose hand-off it was.
         let own = self.door.last_room();
         let is_own = |map: &KvMap| {
-            own.map_or_else(|| !before.iter().flatten().any(|old| old == map), |room| map.room == room)
+            map.assignment == assignment
+                && own.map_or_else(|| !before.iter().flatten().any(|old| old == map), |room| map.room == room)
         };
         let new = maps()?.into_iter().flatten().find(is_own);
         match (new, reply) {
