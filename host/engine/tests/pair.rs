@@ -6,8 +6,8 @@ mod nixl;
 #[path = "common/pair.rs"]
 mod pair;
 
-use common::{ask, engine, sizes};
-use hotseam_engine::{EngineConfig, Event, Request, Role, Sampling, SubmitError, Topology};
+use common::{ask, engine, sizes, stock};
+use hotseam_engine::{Engine, EngineConfig, Event, Request, Role, Sampling, SubmitError, Topology};
 use hotseam_model::Model;
 use pair::{Heard, PairOf, hear, room, worker};
 use std::sync::Arc;
@@ -95,25 +95,33 @@ fn over_nixl_the_pair_says_what_one_engine_says() {
 #[test]
 fn the_trained_model_says_what_one_engine_says() {
     let full = std::env::var("HOTSEAM_TEST_FULL").is_ok_and(|v| v == "1");
-    let lengths: &[usize] = if full { &[257, 1025, 2049, 4095, 4096] } else { &[257, 600] };
+    let lengths: &[usize] = if full { &[257, 1025, 2049, 4094, 4095, 4096, 4096, 4096] } else { &[257, 600] };
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/nano-v4");
     let (config, weights) = hotseam_checkpoint::load(&path, |_, _| {}).expect("a checkpoint");
     let model = Arc::new(Model::new(config, weights, 4608));
     let change = |config: &mut EngineConfig| {
-        (config.max_context, config.chunk) = (4608, 256);
+        (config.max_context, config.max_seqs, config.chunk) = (4608, 8, 256);
     };
     let requests: Vec<Request> = requests(lengths)
         .into_iter()
         .map(|request| Request { chunks: vec![200, 256, 1], ..request })
         .collect();
     let of = |role, transport: &str| pair::worker_of(Arc::clone(&model), role, pair::over(transport), change);
-    let single = of(Role::Single, "kv_transport/local");
-    let want: Vec<Heard> =
-        requests.iter().map(|request| hear(&single.submit(request.clone()).unwrap()).unwrap()).collect();
+    let ask_all = |engine: Engine| -> Vec<Heard> {
+        requests.iter().map(|request| hear(&engine.submit(request.clone()).unwrap()).unwrap()).collect()
+    };
+    let alone = |config: &mut EngineConfig| {
+        change(config);
+        config.topology = Topology::Single;
+    };
+    let want = ask_all(pair::worker_of(Arc::clone(&model), Role::Single, stock(), alone));
+    assert!(ask_all(of(Role::Single, "kv_transport/local")) == want, "two stores of one engine");
     let transports = ["kv_transport/tcp", "kv_transport/shm"].map(str::to_owned);
     for transport in transports.into_iter().chain(over_nixl()) {
         let pair = PairOf::of(of(Role::Prefill, &transport), of(Role::Decode, &transport));
-        assert_equal(&pair, &requests, &want, 4);
+        for at_once in [1, 8] {
+            assert_equal(&pair, &requests, &want, at_once);
+        }
         pair.assert_quiet();
     }
 }
