@@ -93,13 +93,17 @@ impl Scheduler {
         }
     }
 
-    /// Fails what has waited too long for its other half.
+    /// Fails what has waited too long for its other half. While a swap of the group holds its assignment the other worker does not
+    /// ask, and nothing of that time counts.
     pub(super) fn expire_waiting(&mut self) {
         let patience = self.config.pd.bootstrap_timeout;
         let Pair::Prefill(end) = &mut self.pair else { return };
         let seconds = patience.as_secs_f32();
         end.lost.reclaim(&mut self.prefill);
         end.asked.retain(|room, target| {
+            if self.watch.group_holds(&target.reserve.assignment) {
+                target.since = Instant::now();
+            }
             let fresh = target.since.elapsed() < patience;
             if !fresh {
                 let text =
@@ -109,7 +113,10 @@ impl Scheduler {
             fresh
         });
         let before = self.waiting.len();
-        self.waiting.retain(|ticket| {
+        self.waiting.retain_mut(|ticket| {
+            if self.watch.group_holds(&ticket.request.assignment) {
+                ticket.since = Instant::now();
+            }
             let Some(bootstrap) = &ticket.request.disaggregation else { return true };
             let room = bootstrap.room;
             let fresh = bootstrap.hold || end.is_met(room) || ticket.since.elapsed() < patience;

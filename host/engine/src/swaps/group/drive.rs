@@ -20,10 +20,12 @@ use std::time::{Duration, Instant};
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A swap of the group that was kept, so that it can be taken back everywhere if it fails late.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(in crate::swaps) struct Kept {
-    swap: String,
+    pub(super) swap: String,
     table: Arc<Snapshot>,
+    /// Names of the workers that this one had to do with in it.
+    members: Vec<String>,
 }
 
 /// A swap on this worker.
@@ -65,18 +67,23 @@ impl Runner {
             }
         };
         let swap = format!("{} {}-{id}-{}", book.worker, std::process::id(), crate::swaps::log::now_ms());
-        *self.node.borrow_mut() = Some(Node::new(swap.clone(), None, below));
         let asked = serde_json::to_string(&request.change).and_then(|change| {
             let (assignment, who) = (request.assignment.clone(), request.who.clone());
             let policy = serde_json::to_string(&request.policy)?;
             let Goal { layout, transport } = goal;
             Ok(Prepare { swap, assignment, change, policy, who, layout, transport })
         });
+        let asked = match asked {
+            Ok(asked) => asked,
+            Err(error) => {
+                let message = error.to_string();
+                return self.tell(id, &request.assignment, SwapStage::Refused { code: None, message });
+            }
+        };
+        *self.node.borrow_mut() = Some(Node::new(asked, None, below));
+        self.ask_all();
         let mut part = Part { id, request, plan: Some(plan), trial: None, committed: false };
-        let ready = asked.map_err(|error| no_code(error.to_string())).and_then(|asked| {
-            self.ask_all(&asked, id, request);
-            self.get_ready(&mut part)
-        });
+        let ready = self.get_ready(&mut part);
         self.run_part(part, ready);
     }
 
@@ -112,13 +119,19 @@ impl Runner {
     }
 
     /// Asks those below to prepare.
-    fn ask_all(&self, asked: &Prepare, id: u64, request: &SwapRequest) {
+    fn ask_all(&self) {
         for peer in self.with_node(|node| node.below()).unwrap_or_default() {
             let worker = self.mates.as_ref().map_or_else(String::new, |mates| mates.book.name(peer));
-            let stage = SwapStage::Member { worker, reached: MemberStep::Asked, message: None };
-            self.tell(id, &request.assignment, stage);
-            self.say(peer, GroupMessage::Prepare(Box::new(asked.clone())));
+            self.ask_one(peer, worker);
         }
+    }
+
+    /// Asks a worker to prepare the swap that runs.
+    pub(super) fn ask_one(&self, peer: u64, worker: String) {
+        let Some(prepare) = self.with_node(|node| node.prepare()) else { return };
+        let stage = SwapStage::Member { worker, reached: MemberStep::Asked, message: None };
+        self.note(|_, _| vec![stage]);
+        self.say(peer, GroupMessage::Prepare(Box::new(prepare)));
     }
 
     /// Takes part in a swap that `peer` asks for.
@@ -161,11 +174,11 @@ impl Runner {
         }
         let absent = book.group.absent();
         let below = book.group.here().into_iter().filter(|(other, _)| *other != peer).collect();
-        *self.node.borrow_mut() = Some(Node::new(swap, Some(peer), below));
+        *self.node.borrow_mut() = Some(Node::new(asked.clone(), Some((peer, worker)), below));
         let mut part = Part { id, request: &request, plan: None, trial: None, committed: false };
         let ready = match absent.is_empty() {
             true => {
-                self.ask_all(&asked, id, &request);
+                self.ask_all();
                 let goal = Goal { layout: asked.layout, transport: asked.transport };
                 self.plan_part(&mut part, &goal).and_then(|()| self.get_ready(&mut part))
             }
@@ -269,9 +282,7 @@ impl Runner {
         let kept = begun.and_then(|()| self.keep(&mut part));
         let tell = |stage| self.tell(part.id, &part.request.assignment, stage);
         match kept {
-            Ok(()) => {
-                // What was reserved on the old table has been heard by then.
-                self.let_turns_pass();
+            Ok(kept) => {
                 let count = |trial: &Arc<Trial>| {
                     let recomputed = trial.recomputed.load(Ordering::Relaxed);
                     let steps = trial.steps.load(Ordering::Relaxed);
@@ -288,7 +299,6 @@ impl Runner {
                     false => part.trial.as_ref().map_or(already, count),
                 };
                 // Whoever hears that all keep it may ask any of them for the next swap.
-                let kept = self.did(Order::Keep);
                 self.end_part(part, end);
                 kept.into_iter().for_each(|(peer, kept)| self.say(peer, kept));
             }
@@ -393,8 +403,8 @@ impl Runner {
         }
     }
 
-    /// Probation of all workers, and what the leading one decides after it.
-    fn keep(&self, part: &mut Part<'_>) -> Result<(), Failure> {
+    /// Probation of all workers, and what the leading one decides after it. Returns what is to be said to those who wait for that.
+    fn keep(&self, part: &mut Part<'_>) -> Result<Vec<(u64, GroupMessage)>, Failure> {
         let tell = |stage| self.tell(part.id, &part.request.assignment, stage);
         let leads = self.with_node(|node| node.leads()).unwrap_or(true);
         let (mut vigil, mut over, mut told) = (self.vigil(), part.trial.is_none(), false);
@@ -431,21 +441,33 @@ impl Runner {
             self.pause();
         }
         // From here on a fault takes back what is kept, and so tells the others.
-        if let (Some(plan), Some(swap)) = (&part.plan, self.with_node(|node| node.swap.clone())) {
-            *self.kept.borrow_mut() = Some(Kept { swap, table: Arc::clone(plan.to()) });
+        let members = self.with_node(|node| (node.swap().to_owned(), node.took_part()));
+        if let (Some(plan), Some((swap, members))) = (&part.plan, members) {
+            *self.kept.borrow_mut() = Some(Kept { swap, table: Arc::clone(plan.to()), members });
         }
         if let Some(failure) = part.trial.as_ref().and_then(|trial| trial.close()) {
-            *self.kept.borrow_mut() = None;
             return Err(failure);
         }
         self.order_below(Order::Keep, None);
         self.wait(Order::Keep, PATIENCE)?;
+        // Who goes away from here on takes nothing back; who has kept it and fails late still does.
+        let kept = self.did(Order::Keep);
+        // What was reserved on the old table has been heard by then.
+        self.let_turns_pass();
+        if let Some(failure) = self.called_off() {
+            return Err(failure);
+        }
         self.clear_marker();
-        Ok(())
+        Ok(kept)
     }
 
     /// Everyone goes back: this worker at once, then those below; and all keep what the others may still ask for until all are.
     fn undo(&self, part: &Part<'_>, failure: &Failure) {
+        // Who comes from here on is not asked any more.
+        self.with_node(|node| {
+            node.fail(failure.clone());
+            self.kept.borrow_mut().take_if(|kept| kept.swap == node.swap());
+        });
         if let Some(trial) = &part.trial {
             // After its probation it was kept; going back is all the same.
             trial.fail(failure.clone());
@@ -456,7 +478,7 @@ impl Runner {
             self.clear_marker();
             self.let_turns_pass();
         }
-        let above = self.with_node(|node| (node.above(), node.swap.clone(), node.trouble_is_known));
+        let above = self.with_node(|node| (node.above(), node.swap().to_owned(), node.trouble_is_known));
         let Some((above, swap, known)) = above else { return };
         if let Some(peer) = above.filter(|_| !known) {
             let Failure { code, message } = failure.clone();
@@ -476,16 +498,28 @@ impl Runner {
         }
     }
 
-    /// Takes a swap of the group back that was kept here and failed elsewhere; `peer` says so.
-    pub(super) fn take_back_kept(&self, peer: u64, swap: &str) {
-        let Some(table) =
-            self.kept.borrow().as_ref().filter(|kept| kept.swap == swap).map(|k| Arc::clone(&k.table))
-        else {
-            return;
-        };
+    /// Whether a swap of the group was kept here.
+    pub(super) fn has_kept(&self, swap: &str) -> bool {
+        self.kept.borrow().as_ref().is_some_and(|kept| kept.swap == swap)
+    }
+
+    /// Takes a swap of the group back that was kept here and failed elsewhere; `peer` says so. False if that worker had no part in
+    /// it, as far as this one knows: then it is not for it to say.
+    pub(super) fn take_back_kept(&self, peer: u64, swap: &str) -> bool {
         let worker = self.mates.as_ref().map_or_else(String::new, |mates| mates.book.name(peer));
+        let kept = self.kept.borrow().as_ref().filter(|kept| kept.swap == swap).cloned();
+        let Some(Kept { table, members, .. }) = kept else { return true };
+        if !members.contains(&worker) {
+            tracing::warn!(
+                worker,
+                swap,
+                "a worker that had no part in a swap of the group wants it to be taken back"
+            );
+            return false;
+        }
         let message = format!("worker {worker} of the swap group has taken the swap back");
         self.take_back_table(table, no_code(message), Some(peer));
+        true
     }
 
     /// Tells the group, without `except`, that a swap of it which was kept has been taken back here.
