@@ -47,6 +47,16 @@ fn keep(fake: &FakeDecode) -> String {
     swap
 }
 
+/// Members go back with the prefill worker: the last word comes once all have.
+fn all_go_back(fakes: &[&FakeDecode]) {
+    for fake in fakes {
+        fake.obey(Order::TakeBack);
+    }
+    for fake in fakes {
+        fake.hear(Order::Close);
+    }
+}
+
 /// Sends something that is answered, so that all that was sent before has been heard.
 fn settle(fake: &FakeDecode) {
     fake.order("no such swap", Order::Commit);
@@ -175,9 +185,7 @@ fn a_member_that_fails_after_it_has_kept_the_swap_takes_all_back() {
     second.hear(Order::Keep);
     let (code, message) = (501, "a call failed late".to_owned());
     first.say(GroupMessage::Order { swap, order: Order::TakeBack, code, message });
-    for fake in [&first, &second] {
-        fake.go_back();
-    }
+    all_go_back(&[&first, &second]);
     let message = taken_back(&prefill, id);
     assert!(message.contains("worker first") && message.contains("a call failed late"), "{message}");
     assert_eq!(serving(&prefill, CELL), TCP);
@@ -217,9 +225,7 @@ fn a_worker_that_joins_later_makes_all_go_back_unless_another_asks_it() {
     let (id, late) = begin();
     let (_, swap) = late.obey(Order::Prepare);
     first.did(&swap, Order::Commit);
-    for fake in [&first, &late] {
-        fake.go_back();
-    }
+    all_go_back(&[&first, &late]);
     let message = taken_back(&prefill, id);
     let expected =
         "E-PLUG-405 worker late from 127.0.0.1 of swap group `pair` joined while the swap ran; ask again";
@@ -230,9 +236,7 @@ fn a_worker_that_joins_later_makes_all_go_back_unless_another_asks_it() {
     let (id, late) = begin();
     let prepare = late.prepare();
     late.fail(&prepare.swap, 401, "E-PLUG-401 swap 7 is running");
-    for fake in [&first, &late] {
-        fake.go_back();
-    }
+    all_go_back(&[&first, &late]);
     let message = taken_back(&prefill, id);
     assert!(message.contains("worker late") && message.contains("E-PLUG-401"), "{message}");
     drop(late);
