@@ -143,6 +143,9 @@ impl Engine {
         let mates = mates.map(|(group, events)| {
             let (owner, of) = (settings.owner.clone(), (Arc::clone(&model), config.index_topk));
             let book = Book::new(group, owner, config.role, of, Arc::clone(&slots));
+            if config.pd.peers_wait {
+                book.ask_first(Box::new(|_| Err("this worker is still starting; ask again".to_owned())));
+            }
             Mates { book: Arc::new(book), events }
         });
         let swaps = Swaps::start(ends, &slots, &published, requests.clone(), settings, mates)?;

@@ -8,8 +8,8 @@ mod pair;
 
 use common::{add, ask, end, kept, rule, serving, swap, unchecked};
 use group::{
-    CELL, FakeDecode, GROUP, SHM, TCP, connected, grouped, last, meet, pair, quick, refusal, requests,
-    under_load, wait_for,
+    CELL, Fake, GROUP, SHM, TCP, connected, grouped, last, meet, pair, quick, refusal, requests, under_load,
+    wait_for,
 };
 use hotseam_engine::{Engine, Request, Role};
 use hotseam_pd::{GroupMessage, Order};
@@ -148,7 +148,7 @@ fn a_member_that_dies_before_all_have_kept_takes_all_back() {
         &[Order::Prepare, Order::Commit, Order::Open],
     ];
     for before in deaths {
-        let mut fake = FakeDecode::new("fake", &api, &prefill);
+        let mut fake = Fake::decode("fake", &api, &prefill);
         let id = prefill.swaps().begin(add(CELL, SHM, quick())).expect("begun");
         let asked = before.iter().fold(None, |_, order| Some(fake.obey(*order)));
         if let (Some((peer, swap)), Some(Order::Open)) = (asked, before.last()) {
@@ -175,7 +175,7 @@ fn a_member_that_dies_before_all_have_kept_takes_all_back() {
 fn a_member_that_does_not_answer_in_time_takes_all_back() {
     let prefill = worker(Role::Prefill, TCP, grouped);
     let api = pair::Api::of(Arc::clone(prefill.registry().unwrap()));
-    let fake = FakeDecode::new("fake", &api, &prefill);
+    let fake = Fake::decode("fake", &api, &prefill);
     let begun = Instant::now();
     let policy = SwapPolicy { prepare_ms: 3_000, ..quick() };
     let id = prefill.swaps().begin(add(CELL, SHM, policy)).expect("begun");

@@ -7,10 +7,10 @@ mod group;
 mod pair;
 
 use common::{add, ask, end, kept, rule, serving};
-use crossbeam_channel::bounded;
-use group::{CELL, FakeDecode, SHM, TCP, connected, grouped, last, quick, refusal, wait_for};
-use hotseam_engine::{Engine, Role};
-use hotseam_pd::{GroupMessage, Order, Prepare};
+use crossbeam_channel::{bounded, unbounded};
+use group::{CELL, Fake, SHM, TCP, connected, grouped, last, quick, refusal, wait_for};
+use hotseam_engine::{Bootstrap, Engine, Request, Role};
+use hotseam_pd::{GroupMessage, Order, PrefillEvent, PrefillSide, Prepare, Rank, Registry, ToDecode};
 use hotseam_slots::{Change, KvPolicy, MemberStep, Rule, SwapPolicy, SwapStage};
 use pair::{Api, PairOf, hear, over, worker, worker_with};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn taken_back(prefill: &Engine, id: u64) -> String {
 }
 
 /// Takes a member that has prepared to where it keeps the swap.
-fn keep(fake: &FakeDecode) -> String {
+fn keep(fake: &Fake) -> String {
     fake.obey(Order::Commit);
     let (_, swap) = fake.obey(Order::Open);
     fake.did(&swap, Order::Well);
@@ -48,7 +48,7 @@ fn keep(fake: &FakeDecode) -> String {
 }
 
 /// Members go back with the prefill worker: the last word comes once all have.
-fn all_go_back(fakes: &[&FakeDecode]) {
+fn all_go_back(fakes: &[&Fake]) {
     for fake in fakes {
         fake.obey(Order::TakeBack);
     }
@@ -58,7 +58,7 @@ fn all_go_back(fakes: &[&FakeDecode]) {
 }
 
 /// Sends something that is answered, so that all that was sent before has been heard.
-fn settle(fake: &FakeDecode) {
+fn settle(fake: &Fake) {
     fake.order("no such swap", Order::Commit);
     match fake.next().1 {
         GroupMessage::Failed { message, .. } => assert!(message.contains("not known here"), "{message}"),
@@ -69,7 +69,7 @@ fn settle(fake: &FakeDecode) {
 #[test]
 fn a_member_that_says_too_much_is_cut_off() {
     let (prefill, api) = prefill();
-    let fake = FakeDecode::new("fake", &api, &prefill);
+    let fake = Fake::decode("fake", &api, &prefill);
     let prepare = fake.asked_for(&prefill, add(CELL, SHM, quick()));
     // The swap thread takes nothing in until it is let go.
     let (go, gate) = bounded::<()>(0);
@@ -92,20 +92,49 @@ fn a_member_that_says_too_much_is_cut_off() {
     assert!(begun.elapsed() < Duration::from_secs(10), "nobody waits for it");
     // Others are heard as ever.
     prefill.swaps().ask_first(|_| Ok(()));
-    let calm = FakeDecode::new("fake", &api, &prefill);
+    let calm = Fake::decode("fake", &api, &prefill);
     let id = to_shm(&prefill);
     calm.obey(Order::Prepare);
     keep(&calm);
     kept(&prefill.swaps().wait(id).expect("a record"));
 }
 
+/// What a peer asks for before this worker can write it down does not begin.
+#[test]
+fn peers_wait_until_somebody_decides_about_them() {
+    let (prefill, api) = of(worker(Role::Prefill, TCP, |config| {
+        grouped(config);
+        config.pd.peers_wait = true;
+    }));
+    let fake = Fake::decode("fake", &api, &prefill);
+    let prepare = fake.asked_for(&prefill, add(CELL, SHM, quick()));
+    fake.say(GroupMessage::Prepare(Box::new(prepare.clone())));
+    match fake.next().1 {
+        GroupMessage::Failed { code: 405, message, .. } => {
+            assert!(message.contains("still starting"), "{message}")
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(prefill.swaps().records().len(), 1, "the one that it was asked for itself");
+    prefill.swaps().ask_first(|_| Ok(()));
+    let swap = prepare.swap.clone();
+    fake.say(GroupMessage::Prepare(Box::new(prepare)));
+    for order in [Order::Prepare, Order::Commit, Order::Open, Order::Well, Order::Keep] {
+        if !matches!(order, Order::Prepare | Order::Well) {
+            fake.order(&swap, order);
+        }
+        fake.hear_done(order);
+    }
+    kept(&last(&prefill));
+}
+
 /// A member leads, the prefill worker follows, and another member is asked by it.
 #[test]
 fn only_the_worker_above_orders() {
     let (prefill, api) = prefill();
-    let above = FakeDecode::new("above", &api, &prefill);
+    let above = Fake::decode("above", &api, &prefill);
     let prepare = above.asked_for(&prefill, add(CELL, SHM, quick()));
-    let below = FakeDecode::new("below", &api, &prefill);
+    let below = Fake::decode("below", &api, &prefill);
     let swap = prepare.swap.clone();
     above.say(GroupMessage::Prepare(Box::new(prepare.clone())));
     assert_eq!(below.prepare().swap, swap);
@@ -131,7 +160,7 @@ fn only_the_worker_above_orders() {
     above.hear_done(Order::Keep);
     kept(&last(&prefill));
     // A worker that comes later had no part in it.
-    let stranger = FakeDecode::new("stranger", &api, &prefill);
+    let stranger = Fake::decode("stranger", &api, &prefill);
     stranger.order(&swap, Order::TakeBack);
     settle(&stranger);
     assert_eq!(serving(&prefill, CELL), SHM);
@@ -149,7 +178,7 @@ fn only_the_worker_above_orders() {
 #[test]
 fn a_swap_that_was_kept_is_taken_back_when_a_member_fails_late() {
     let (prefill, api) = prefill();
-    let fake = FakeDecode::new("fake", &api, &prefill);
+    let fake = Fake::decode("fake", &api, &prefill);
     let id = to_shm(&prefill);
     fake.obey(Order::Prepare);
     let swap = keep(&fake);
@@ -171,7 +200,7 @@ fn a_swap_that_was_kept_is_taken_back_when_a_member_fails_late() {
 #[test]
 fn a_member_that_fails_after_it_has_kept_the_swap_takes_all_back() {
     let (prefill, api) = prefill();
-    let [first, second] = ["first", "second"].map(|name| FakeDecode::new(name, &api, &prefill));
+    let [first, second] = ["first", "second"].map(|name| Fake::decode(name, &api, &prefill));
     let id = to_shm(&prefill);
     for order in [Order::Prepare, Order::Commit, Order::Open] {
         for fake in [&first, &second] {
@@ -194,7 +223,7 @@ fn a_member_that_fails_after_it_has_kept_the_swap_takes_all_back() {
 #[test]
 fn a_worker_that_joins_while_a_swap_gets_ready_takes_part() {
     let (prefill, api) = prefill();
-    let slow = FakeDecode::new("slow", &api, &prefill);
+    let slow = Fake::decode("slow", &api, &prefill);
     let id = to_shm(&prefill);
     let swap = slow.prepare().swap;
     let place = (api.address.ip().to_string(), api.address.port());
@@ -214,12 +243,12 @@ fn a_worker_that_joins_while_a_swap_gets_ready_takes_part() {
 #[test]
 fn a_worker_that_joins_later_makes_all_go_back_unless_another_asks_it() {
     let (prefill, api) = prefill();
-    let first = FakeDecode::new("first", &api, &prefill);
+    let first = Fake::decode("first", &api, &prefill);
     let begin = || {
         let id = to_shm(&prefill);
         first.obey(Order::Prepare);
         first.hear(Order::Commit);
-        (id, FakeDecode::new("late", &api, &prefill))
+        (id, Fake::decode("late", &api, &prefill))
     };
     // It would be ready.
     let (id, late) = begin();
@@ -265,7 +294,7 @@ fn requests_wait_as_long_as_a_swap_holds_them_back() {
     // Answers of requests whose index picks every entry do not depend on the keys' layout.
     let request = ask(1, 12, 8);
     let want = hear(&pair.submit(&request).1).expect("an answer");
-    let slow = FakeDecode::new("slow", &pair.api, &pair.prefill);
+    let slow = Fake::decode("slow", &pair.api, &pair.prefill);
     let policy = SwapPolicy { kv: KvPolicy::Drain, ..quick() };
     let events = pair.prefill.swaps().subscribe();
     let id =
@@ -289,11 +318,62 @@ fn requests_wait_as_long_as_a_swap_holds_them_back() {
     pair.assert_quiet();
 }
 
+/// A room that is to be asked for again is not asked for while a swap holds it back, and that time does not count either.
+#[test]
+fn rooms_are_asked_for_again_as_long_as_a_swap_holds_them_back() {
+    let short = Duration::from_millis(800);
+    let fake = Fake::unconnected();
+    let (send, events) = unbounded();
+    let (listen, group) = ("127.0.0.1:0".parse().unwrap(), Some(Arc::clone(&fake.group)));
+    let side = PrefillSide::start(listen, "fake", group, move |event| send.send(event).is_ok()).unwrap();
+    let registry = Arc::new(Registry::default());
+    registry.put(Rank::only("127.0.0.1".into(), side.address().port(), 256, "kv_f32".into()));
+    let api = Api::of(registry);
+    let decode = worker(Role::Decode, TCP, |config| {
+        grouped(config);
+        config.pd.waiting_timeout = short;
+    });
+    let asked = || loop {
+        match events.recv_timeout(Duration::from_secs(20)).expect("the room is asked for") {
+            PrefillEvent::Reserve { reserve, reply, .. } => return (reserve.room, reply),
+            PrefillEvent::Abort { reason, .. } => panic!("given up: {reason}"),
+            PrefillEvent::Gone { .. } => {}
+        }
+    };
+    let bootstrap =
+        Bootstrap { host: "127.0.0.1".into(), port: api.address.port(), room: pair::room(), hold: false };
+    let request = Request { disaggregation: Some(bootstrap), ..ask(1, 20, 3) };
+    let handle = decode.submit(request).expect("taken");
+    let (room, reply) = asked();
+    wait_for("it is connected", || connected(&decode) == 1);
+    let policy = SwapPolicy { kv: KvPolicy::Recompute, ..quick() };
+    let id = decode.swaps().begin(add("indexer", "indexer/cpu-stock{keys: bf16}", policy)).expect("begun");
+    fake.obey(Order::Prepare);
+    fake.obey(Order::HoldKept);
+    let swap = fake.hear(Order::HoldRooms);
+    reply.send(ToDecode::Again { room }).unwrap();
+    std::thread::sleep(2 * short);
+    assert!(events.try_recv().is_err(), "it is held back");
+    fake.did(&swap, Order::HoldRooms);
+    fake.obey(Order::Commit);
+    fake.obey(Order::Open);
+    fake.did(&swap, Order::Well);
+    let (_, reply) = asked();
+    reply.send(ToDecode::Again { room }).unwrap();
+    // It was given up if the time of the swap counted.
+    let (room, reply) = asked();
+    let (code, message) = ("E-TEST".to_owned(), "enough".to_owned());
+    reply.send(ToDecode::Failed { room, code, message }).unwrap();
+    assert_eq!(hear(&handle), Err(("E-TEST".to_owned(), "enough".to_owned())));
+    fake.obey(Order::Keep);
+    kept(&decode.swaps().wait(id).expect("a record"));
+}
+
 /// The stage in which old and new run side by side ends with the swap.
 #[test]
 fn a_swap_that_is_called_off_ends_its_shadow_stage() {
     let (prefill, api) = prefill();
-    let fake = FakeDecode::new("fake", &api, &prefill);
+    let fake = Fake::decode("fake", &api, &prefill);
     let policy = SwapPolicy { shadow_steps: 1 << 20, shadow_ms: 300_000, ..quick() };
     let id = prefill.swaps().begin(add(CELL, SHM, policy)).expect("begun");
     let prepare = fake.prepare();
@@ -312,7 +392,7 @@ fn a_peer_names_no_paths_and_no_other_seams() {
     // A variant with an address that this worker's own assignment names.
     const OWN: &str = "kv_transport/tcp{listen: '127.0.0.1:0'}";
     let (prefill, api) = of(worker_with(Role::Prefill, over(OWN), grouped));
-    let fake = FakeDecode::new("fake", &api, &prefill);
+    let fake = Fake::decode("fake", &api, &prefill);
     let prepare = fake.asked_for(&prefill, add(CELL, SHM, quick()));
     let loaded = || prefill.slots().registry().loader().opened().len();
     let (records, before) = (prefill.swaps().records().len(), loaded());

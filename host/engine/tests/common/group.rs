@@ -100,18 +100,24 @@ pub(crate) fn requests() -> Vec<Request> {
 }
 
 /// A member whose behaviour a test decides.
-pub(crate) struct FakeDecode {
+pub(crate) struct Fake {
+    /// Its connections, if it is a decode worker.
     pub(crate) side: Option<DecodeSide>,
     pub(crate) group: Arc<Group>,
     events: Receiver<GroupEvent>,
 }
 
-impl FakeDecode {
-    /// A member of this name that is connected to the prefill worker.
-    pub(crate) fn new(name: &str, api: &Api, prefill: &Engine) -> Self {
-        let before = connected(prefill);
+impl Fake {
+    /// A member to which connections are still to be made.
+    pub(crate) fn unconnected() -> Self {
         let (send, events) = unbounded();
-        let group = Group::new(GROUP, move |event| drop(send.send(event)));
+        Self { side: None, group: Group::new(GROUP, move |event| drop(send.send(event))), events }
+    }
+
+    /// A member of this name that is connected to the prefill worker.
+    pub(crate) fn decode(name: &str, api: &Api, prefill: &Engine) -> Self {
+        let before = connected(prefill);
+        let Self { group, events, .. } = Self::unconnected();
         let patience = Patience { bootstrap: Duration::from_secs(5) };
         let place = [(api.address.ip().to_string(), api.address.port())];
         let mut side = DecodeSide::new(name, patience, |_| true).in_group(Arc::clone(&group), &place);
@@ -144,12 +150,12 @@ impl FakeDecode {
         (peer, swap)
     }
 
-    /// The connection to the prefill worker.
+    /// The connection to the worker that is tested.
     pub(crate) fn peer(&self) -> u64 {
         self.group.here().last().expect("connected").0
     }
 
-    /// Says something to the prefill worker.
+    /// Says something to that worker.
     pub(crate) fn say(&self, message: GroupMessage) {
         assert!(self.group.send(self.peer(), message), "not connected");
     }

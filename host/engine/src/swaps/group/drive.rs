@@ -8,8 +8,7 @@ use crate::swaps::run::{Early, Runner};
 use crate::swaps::trial::{Failure, Stage, Trial};
 use hotseam_pd::{GroupMessage, Order, Prepare, shown};
 use hotseam_slots::{
-    Change, KvPolicy, MemberStep, Rule, Seam, Snapshot, SwapPlan, SwapPolicy, SwapRequest, SwapStage,
-    VariantSpec,
+    Change, KvPolicy, MemberStep, Rule, Seam, SwapPlan, SwapPolicy, SwapRequest, SwapStage, VariantSpec,
 };
 use serde_json::Value;
 use std::sync::Arc;
@@ -18,15 +17,6 @@ use std::time::{Duration, Instant};
 
 /// How long the others may take for a step that is theirs to do at once.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
-
-/// A swap of the group that was kept, so that it can be taken back everywhere if it fails late.
-#[derive(Debug, Clone)]
-pub(in crate::swaps) struct Kept {
-    pub(super) swap: String,
-    table: Arc<Snapshot>,
-    /// Names of the workers that this one had to do with in it.
-    members: Vec<String>,
-}
 
 /// A swap on this worker.
 struct Part<'a> {
@@ -441,9 +431,8 @@ impl Runner {
             self.pause();
         }
         // From here on a fault takes back what is kept, and so tells the others.
-        let members = self.with_node(|node| (node.swap().to_owned(), node.took_part()));
-        if let (Some(plan), Some((swap, members))) = (&part.plan, members) {
-            *self.kept.borrow_mut() = Some(Kept { swap, table: Arc::clone(plan.to()), members });
+        if let Some(plan) = &part.plan {
+            self.note_kept(plan.to());
         }
         if let Some(failure) = part.trial.as_ref().and_then(|trial| trial.close()) {
             return Err(failure);
@@ -464,10 +453,8 @@ impl Runner {
     /// Everyone goes back: this worker at once, then those below; and all keep what the others may still ask for until all are.
     fn undo(&self, part: &Part<'_>, failure: &Failure) {
         // Who comes from here on is not asked any more.
-        self.with_node(|node| {
-            node.fail(failure.clone());
-            self.kept.borrow_mut().take_if(|kept| kept.swap == node.swap());
-        });
+        self.with_node(|node| node.fail(failure.clone()));
+        self.forget_kept();
         if let Some(trial) = &part.trial {
             // After its probation it was kept; going back is all the same.
             trial.fail(failure.clone());
@@ -496,46 +483,5 @@ impl Runner {
             self.let_turns_pass();
             trial.set_stage(Stage::Open);
         }
-    }
-
-    /// Whether a swap of the group was kept here.
-    pub(super) fn has_kept(&self, swap: &str) -> bool {
-        self.kept.borrow().as_ref().is_some_and(|kept| kept.swap == swap)
-    }
-
-    /// Takes a swap of the group back that was kept here and failed elsewhere; `peer` says so. False if that worker had no part in
-    /// it, as far as this one knows: then it is not for it to say.
-    pub(super) fn take_back_kept(&self, peer: u64, swap: &str) -> bool {
-        let worker = self.mates.as_ref().map_or_else(String::new, |mates| mates.book.name(peer));
-        let kept = self.kept.borrow().as_ref().filter(|kept| kept.swap == swap).cloned();
-        let Some(Kept { table, members, .. }) = kept else { return true };
-        if !members.contains(&worker) {
-            tracing::warn!(
-                worker,
-                swap,
-                "a worker that had no part in a swap of the group wants it to be taken back"
-            );
-            return false;
-        }
-        let message = format!("worker {worker} of the swap group has taken the swap back");
-        self.take_back_table(table, no_code(message), Some(peer));
-        true
-    }
-
-    /// Tells the group, without `except`, that a swap of it which was kept has been taken back here.
-    pub(in crate::swaps) fn tell_taken_back(
-        &self,
-        table: &Arc<Snapshot>,
-        failure: &Failure,
-        except: Option<u64>,
-    ) {
-        let Some(mates) = &self.mates else { return };
-        let kept = self.kept.borrow_mut().take_if(|kept| Arc::ptr_eq(&kept.table, table));
-        let Some(Kept { swap, .. }) = kept else { return };
-        for (peer, _) in mates.book.group.here().into_iter().filter(|(peer, _)| Some(*peer) != except) {
-            let (swap, Failure { code, message }) = (swap.clone(), failure.clone());
-            self.say(peer, GroupMessage::Order { swap, order: Order::TakeBack, code, message });
-        }
-        mates.book.tell_state(None);
     }
 }
