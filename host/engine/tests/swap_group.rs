@@ -258,7 +258,11 @@ fn a_swap_reaches_workers_behind_others() {
     // One of them has a swap of its own: nobody swaps.
     let long = Probation { steps: 1 << 20, ms: 60_000, idle_ms: 60_000, ..Probation::default() };
     let busy = SwapPolicy { probation: long, ..unchecked() };
-    decode[1].swaps().begin(add("moe@decode", "moe/cpu-fused-scale", busy)).expect("begun");
+    let own = decode[1].swaps().begin(add("moe@decode", "moe/cpu-fused-scale", busy)).expect("begun");
+    wait_for("it is on probation", || {
+        let stage = decode[1].swaps().record(own).expect("a record").stage;
+        matches!(stage, Some(SwapStage::Committed { .. }))
+    });
     let message = refusal(&swap(&prefill[0], add(CELL, SHM, quick())));
     assert!(message.contains("E-PLUG-401"), "{message}");
     assert!(all.iter().all(|engine| serving(engine, CELL) == TCP));
