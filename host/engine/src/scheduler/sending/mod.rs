@@ -194,8 +194,9 @@ impl Scheduler {
         }
     }
 
-    /// What is wrong with a hand-off may be due to the last swap: its table is left. True if a swap of the group is being tried,
-    /// so that the request can be served on the other table once the decode worker has asked on that.
+    /// What is wrong with a hand-off may be due to the last swap: its table is left. True if a swap of the group is being tried, or
+    /// the table has been left meanwhile, so that the request can be served on the other table once the decode worker has asked
+    /// on that.
     fn blames_swap(&mut self, table: &Arc<Snapshot>, error: PutError) -> bool {
         let called = matches!(error, PutError::Call(_));
         let of_group = self.watch.of_group(table.name()).is_some();
@@ -203,7 +204,8 @@ impl Scheduler {
         if called || of_group {
             self.watch.leave(&self.slots, table, &StepFault::Call(error), self.step);
         }
-        of_group
+        let now = self.watch.table(&self.slots, table.name()).filter(|_| self.config.pd.swap_group.is_some());
+        of_group || now.is_some_and(|now| !Arc::ptr_eq(&now, table))
     }
 
     /// Puts a request that has no room any more back into the line, until it is asked for once more.
