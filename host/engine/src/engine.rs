@@ -123,6 +123,7 @@ impl Engine {
         published.total_pages.store(config.total_pages(), Ordering::Relaxed);
         published.free_pages.store(config.total_pages(), Ordering::Relaxed);
         let mates = config.pd.swap_group.as_deref().filter(|_| config.role != Role::Single).map(|name| {
+            // What a member may have said in it is limited by the group, and who comes and goes must not be lost.
             let (heard, events) = unbounded();
             // Whoever would hear it is gone when the engine is.
             (Group::new(name, move |event| drop(heard.send(event))), events)
@@ -142,6 +143,9 @@ impl Engine {
         let mates = mates.map(|(group, events)| {
             let (owner, of) = (settings.owner.clone(), (Arc::clone(&model), config.index_topk));
             let book = Book::new(group, owner, config.role, of, Arc::clone(&slots));
+            if config.pd.peers_wait {
+                book.ask_first(Box::new(|_| Err("this worker is still starting; ask again".to_owned())));
+            }
             Mates { book: Arc::new(book), events }
         });
         let swaps = Swaps::start(ends, &slots, &published, requests.clone(), settings, mates)?;

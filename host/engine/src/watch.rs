@@ -143,6 +143,11 @@ impl Watch {
         self.trial_of(assignment, Stage::Drain).is_some()
     }
 
+    /// Whether a swap of the group keeps requests of an assignment from being asked for.
+    pub(crate) fn group_holds(&self, assignment: &str) -> bool {
+        self.of_group(assignment).is_some() && self.drains(assignment)
+    }
+
     /// Tells the trial how many requests of its assignment run, whether any waits, and how many a drain is to wait for.
     pub(crate) fn report(
         &self,

@@ -1,108 +1,22 @@
 //! Both ends of a pair form a swap group: what they must have alike changes on both or on neither, and no request fails for it.
 
 mod common;
+#[path = "common/group.rs"]
+mod group;
 #[path = "common/pair.rs"]
 mod pair;
 
 use common::{add, ask, end, kept, rule, serving, swap, unchecked};
-use crossbeam_channel::{Receiver, unbounded};
-use hotseam_engine::{Engine, Request, Role};
-use hotseam_pd::{DecodeSide, Group, GroupEvent, GroupMessage, Order, Patience};
-use hotseam_slots::{
-    Change, KvPolicy, MemberStep, Probation, SwapPolicy, SwapRecord, SwapRequest, SwapStage,
+use group::{
+    CELL, Fake, GROUP, SHM, TCP, connected, grouped, last, meet, pair, quick, refusal, requests, under_load,
+    wait_for,
 };
-use pair::{Heard, PairOf, hear, over, worker, worker_with};
+use hotseam_engine::{Engine, Request, Role};
+use hotseam_pd::{GroupMessage, Order};
+use hotseam_slots::{Change, KvPolicy, MemberStep, Probation, SwapPolicy, SwapRequest, SwapStage};
+use pair::{PairOf, hear, over, worker, worker_with};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-
-const TCP: &str = "kv_transport/tcp";
-const SHM: &str = "kv_transport/shm";
-const CELL: &str = "kv_transport";
-const GROUP: &str = "pair";
-
-fn grouped(config: &mut hotseam_engine::EngineConfig) {
-    config.pd.swap_group = Some(GROUP.to_owned());
-}
-
-/// A pair in a swap group whose workers know each other.
-fn pair() -> PairOf {
-    let pair = PairOf::new(TCP, grouped);
-    meet(&pair);
-    pair
-}
-
-fn meet(pair: &PairOf) {
-    let (_prefill, decode) = pair.submit(&ask(9, 10, 1));
-    hear(&decode).unwrap();
-    wait_for("the workers know each other", || connected(&pair.prefill) == 1 && connected(&pair.decode) == 1);
-}
-
-fn connected(engine: &Engine) -> usize {
-    engine.swaps().group().expect("in a group").members.iter().filter(|member| member.connected).count()
-}
-
-fn wait_for(what: &str, is: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// A probation of some hand-offs.
-fn quick() -> SwapPolicy {
-    let probation = Probation { steps: 4, ms: 20_000, idle_ms: 400, ..Probation::default() };
-    SwapPolicy { probation, ..unchecked() }
-}
-
-/// The last swap of an engine, once it has ended.
-fn last(engine: &Engine) -> SwapRecord {
-    let record = engine.swaps().records().pop().expect("a swap");
-    engine.swaps().wait(record.id).expect("a record")
-}
-
-fn refusal(record: &SwapRecord) -> String {
-    match end(record) {
-        SwapStage::Refused { message, .. } => message.clone(),
-        other => panic!("{other:?}"),
-    }
-}
-
-/// Asks the pair for the same answers again and again while `f` runs; none may fail or be another one.
-fn under_load<R>(pair: &PairOf, requests: &[Request], f: impl FnOnce() -> R) -> (R, usize) {
-    let want: Vec<Heard> =
-        requests.iter().map(|request| hear(&pair.submit(request).1).expect("an answer")).collect();
-    let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
-    struct Stop<'a>(&'a AtomicBool);
-    impl Drop for Stop<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::SeqCst);
-        }
-    }
-    let result = std::thread::scope(|scope| {
-        for (request, want) in requests.iter().zip(&want) {
-            let (stop, count) = (&stop, &count);
-            scope.spawn(move || {
-                while !stop.load(Ordering::SeqCst) {
-                    let (prefill, decode) = pair.submit(request);
-                    let heard = hear(&decode).unwrap_or_else(|(code, text)| panic!("decode: {code} {text}"));
-                    hear(&prefill).unwrap_or_else(|(code, text)| panic!("prefill: {code} {text}"));
-                    assert_eq!(&heard, want, "of {} tokens", request.prompt.len());
-                    count.fetch_add(1, Ordering::SeqCst);
-                }
-            });
-        }
-        let _stop = Stop(&stop);
-        f()
-    });
-    pair.assert_quiet();
-    (result, count.load(Ordering::SeqCst))
-}
-
-fn requests() -> Vec<Request> {
-    (0..6).map(|number| ask(number, 20 + 90 * number, 6 + number)).collect()
-}
 
 #[test]
 fn a_transport_swap_commits_on_both_whichever_is_asked() {
@@ -223,50 +137,6 @@ fn a_decode_worker_connects_to_those_that_it_is_told() {
     prefill.shutdown();
 }
 
-/// A member whose behaviour a test decides.
-struct FakeDecode {
-    side: Option<DecodeSide>,
-    group: Arc<Group>,
-    events: Receiver<GroupEvent>,
-}
-
-impl FakeDecode {
-    fn new(api: &pair::Api, prefill: &Engine) -> Self {
-        let (send, events) = unbounded();
-        let group = Group::new(GROUP, move |event| drop(send.send(event)));
-        let patience = Patience { bootstrap: Duration::from_secs(5) };
-        let place = [(api.address.ip().to_string(), api.address.port())];
-        let mut side = DecodeSide::new("fake", patience, |_| true).in_group(Arc::clone(&group), &place);
-        side.look_for_members();
-        wait_for("the fake is connected", || !group.here().is_empty() && connected(prefill) == 1);
-        Self { side: Some(side), group, events }
-    }
-
-    /// The next message about a swap.
-    fn next(&self) -> (u64, GroupMessage) {
-        loop {
-            match self.events.recv_timeout(Duration::from_secs(20)).expect("a message") {
-                GroupEvent::Heard { message: GroupMessage::State(_), .. } => {}
-                GroupEvent::Heard { peer, message } => return (peer, message),
-                GroupEvent::Joined { .. } | GroupEvent::Gone { .. } => {}
-            }
-        }
-    }
-
-    /// Expects an order and says that it is done.
-    fn obey(&self, expected: Order) -> (u64, String) {
-        let (peer, message) = self.next();
-        let (swap, order) = match message {
-            GroupMessage::Prepare(prepare) => (prepare.swap, Order::Prepare),
-            GroupMessage::Order { swap, order, .. } => (swap, order),
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(order, expected);
-        self.group.send(peer, GroupMessage::Done { swap: swap.clone(), order, members: Vec::new() });
-        (peer, swap)
-    }
-}
-
 #[test]
 fn a_member_that_dies_before_all_have_kept_takes_all_back() {
     let prefill = worker(Role::Prefill, TCP, grouped);
@@ -278,7 +148,7 @@ fn a_member_that_dies_before_all_have_kept_takes_all_back() {
         &[Order::Prepare, Order::Commit, Order::Open],
     ];
     for before in deaths {
-        let mut fake = FakeDecode::new(&api, &prefill);
+        let mut fake = Fake::decode("fake", &api, &prefill);
         let id = prefill.swaps().begin(add(CELL, SHM, quick())).expect("begun");
         let asked = before.iter().fold(None, |_, order| Some(fake.obey(*order)));
         if let (Some((peer, swap)), Some(Order::Open)) = (asked, before.last()) {
@@ -305,7 +175,7 @@ fn a_member_that_dies_before_all_have_kept_takes_all_back() {
 fn a_member_that_does_not_answer_in_time_takes_all_back() {
     let prefill = worker(Role::Prefill, TCP, grouped);
     let api = pair::Api::of(Arc::clone(prefill.registry().unwrap()));
-    let fake = FakeDecode::new(&api, &prefill);
+    let fake = Fake::decode("fake", &api, &prefill);
     let begun = Instant::now();
     let policy = SwapPolicy { prepare_ms: 3_000, ..quick() };
     let id = prefill.swaps().begin(add(CELL, SHM, policy)).expect("begun");
@@ -388,7 +258,11 @@ fn a_swap_reaches_workers_behind_others() {
     // One of them has a swap of its own: nobody swaps.
     let long = Probation { steps: 1 << 20, ms: 60_000, idle_ms: 60_000, ..Probation::default() };
     let busy = SwapPolicy { probation: long, ..unchecked() };
-    decode[1].swaps().begin(add("moe@decode", "moe/cpu-fused-scale", busy)).expect("begun");
+    let own = decode[1].swaps().begin(add("moe@decode", "moe/cpu-fused-scale", busy)).expect("begun");
+    wait_for("it is on probation", || {
+        let stage = decode[1].swaps().record(own).expect("a record").stage;
+        matches!(stage, Some(SwapStage::Committed { .. }))
+    });
     let message = refusal(&swap(&prefill[0], add(CELL, SHM, quick())));
     assert!(message.contains("E-PLUG-401"), "{message}");
     assert!(all.iter().all(|engine| serving(engine, CELL) == TCP));
@@ -447,6 +321,76 @@ fn a_layout_swap_commits_on_both_under_either_policy() {
         PairOf::of(worker_with(Role::Prefill, rules(), |_| {}), worker_with(Role::Decode, rules(), |_| {}));
     let request = ask(3, 400, 9);
     assert_eq!(hear(&pair.submit(&request).1), hear(&began.submit(&request).1));
+}
+
+/// A layout swap that is taken back in its probation: both go back, and no request notices.
+#[test]
+fn a_layout_swap_is_taken_back_on_both_in_its_probation() {
+    let pair = pair();
+    let long = Probation { steps: 1 << 20, ms: 60_000, ..Probation::default() };
+    let few: Vec<Request> = (0..4).map(|number| ask(number, 12 + number, 8)).collect();
+    let request = ask(3, 400, 9);
+    let want = hear(&pair.submit(&request).1);
+    let keys = |engine: &Engine| {
+        let all = engine.slots().snapshot("live").expect("there");
+        let select =
+            all.cells().find(|cell| cell.cell.to_string().starts_with("indexer.")).expect("an indexer");
+        select.generation.spec.to_string()
+    };
+    under_load(&pair, &few, || {
+        for (asked, other, kv) in [
+            (&pair.decode, &pair.prefill, KvPolicy::Recompute),
+            (&pair.prefill, &pair.decode, KvPolicy::Drain),
+        ] {
+            let events = asked.swaps().subscribe();
+            let policy = SwapPolicy { kv, probation: long, ..unchecked() };
+            let id =
+                asked.swaps().begin(add("indexer", "indexer/cpu-stock{keys: bf16}", policy)).expect("begun");
+            while !matches!(events.recv().expect("a stage").stage, SwapStage::Committed { .. }) {}
+            for engine in [asked, other] {
+                assert_eq!(keys(engine), "indexer/cpu-stock{keys: bf16}");
+            }
+            // What is asked for now is served on the new layout.
+            let (_prefill, decode) = pair.submit(&few[0]);
+            hear(&decode).expect("an answer");
+            wait_for("it can be taken back", || other.swaps().take_back("live", "somebody").is_some());
+            for record in [asked.swaps().wait(id).expect("a record"), last(other)] {
+                let SwapStage::RolledBack { message, .. } = end(&record) else {
+                    panic!("{:?}", end(&record))
+                };
+                assert!(message.contains("somebody"), "{message}");
+            }
+            for engine in [asked, other] {
+                assert_eq!(keys(engine), "indexer/cpu-stock");
+            }
+        }
+    });
+    assert_eq!(hear(&pair.submit(&request).1), want);
+}
+
+/// Hand-offs fail on the new transport: their rooms are asked for once more, on the old one, and no request fails.
+#[test]
+fn rooms_are_asked_for_again_when_the_new_transport_fails() {
+    let pair = pair();
+    let long = Probation { steps: 1 << 20, ms: 60_000, ..Probation::default() };
+    let policy = SwapPolicy { probation: long, ..unchecked() };
+    under_load(&pair, &requests(), || {
+        for (round, fault) in
+            ["fault: panic, call: put", "fault: short-count", "fault: panic, call: register"]
+                .iter()
+                .enumerate()
+        {
+            let asked = if round % 2 == 0 { &pair.decode } else { &pair.prefill };
+            let record = swap(asked, add(CELL, &format!("faulty/kv_transport{{{fault}}}"), policy));
+            for record in [&record, &last(&pair.prefill), &last(&pair.decode)] {
+                let SwapStage::RolledBack { message, .. } = end(record) else { panic!("{:?}", end(record)) };
+                assert!(message.contains("E-PLUG-501"), "{fault}: {message}");
+            }
+            for engine in [&pair.prefill, &pair.decode] {
+                assert_eq!(serving(engine, CELL), TCP, "{fault}");
+            }
+        }
+    });
 }
 
 #[test]

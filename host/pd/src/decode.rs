@@ -1,7 +1,7 @@
 //! A decode worker's connections to prefill workers.
 
 use crate::Fingerprint;
-use crate::group::{Group, GroupMessage, Membership};
+use crate::group::{Group, GroupMessage, MOST_UNSAID, Membership};
 use crate::http;
 use crate::message::{Done, Reserve, ToDecode, ToPrefill, VERSION, WireError, read, write};
 use crate::prefill::{LOOK, SILENCE, Sink, next};
@@ -235,7 +235,10 @@ fn run(own: &Own, place: &Place, door: &Door, commands: &Receiver<Command>) {
         let member = group.map(|group| {
             lock(&own.members).insert(place.clone());
             let door = Arc::clone(door);
-            group.join(format!("{host}:{port}"), move |m| enter(&door, Command::Group(m)).is_ok())
+            group.join(format!("{host}:{port}"), move |m| {
+                lock(&door).as_ref().is_some_and(|commands| commands.len() < MOST_UNSAID)
+                    && enter(&door, Command::Group(m)).is_ok()
+            })
         });
         let left = member.as_ref().map(Membership::left);
         let ended = talk(own, &stream, (&mut late, commands), &rooms, member);
@@ -412,7 +415,7 @@ fn hear(own: &Own, stream: &TcpStream, rooms: &Rooms, member: Option<&Membership
             ToDecode::Pong => continue,
             ToDecode::Group(message) => match member {
                 Some(member) => {
-                    member.heard(message);
+                    member.heard(message)?;
                     continue;
                 }
                 None => return Err(WireError::Malformed("it is in no swap group of this worker".to_owned())),

@@ -4,14 +4,20 @@
 //! of the group by its own configuration hears and says nothing of it.
 
 use crate::Fingerprint;
+use crate::message::WireError;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Workers that are remembered as absent, at most.
 const MOST_ABSENT: usize = 64;
+/// What a member may have said that was not taken in yet, in messages of up to [`ONE`] bytes; longer ones count as several.
+const MOST_PENDING: usize = 1024;
+const ONE: usize = 4096;
+/// What may wait to be written to a member.
+pub(crate) const MOST_UNSAID: usize = 4096;
 
 /// Steps of a swap of a group, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -129,12 +135,37 @@ pub enum GroupEvent {
         peer: u64,
         /// What.
         message: GroupMessage,
+        /// Counts it as not taken in.
+        pending: Pending,
     },
     /// A member's connection has ended.
     Gone {
         /// Number of the connection.
         peer: u64,
     },
+}
+
+/// A message that was not taken in yet, until this is dropped.
+#[derive(Debug)]
+pub struct Pending {
+    all: Arc<AtomicUsize>,
+    weight: usize,
+}
+
+impl Pending {
+    /// Counts a message of a connection; `None` if too much is pending.
+    fn of(all: &Arc<AtomicUsize>, message: &GroupMessage) -> Option<Self> {
+        let bytes = serde_json::to_vec(message).ok()?.len();
+        // From here on a drop takes it off again.
+        let one = Self { all: Arc::clone(all), weight: bytes.div_ceil(ONE) };
+        (all.fetch_add(one.weight, Ordering::AcqRel) + one.weight <= MOST_PENDING).then_some(one)
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.weight, Ordering::AcqRel);
+    }
 }
 
 /// Text of another process as it may be shown to people: without control characters, of `most` characters at most.
@@ -228,7 +259,7 @@ impl Group {
             peer
         };
         (self.sink)(GroupEvent::Joined { peer });
-        Membership { group: Arc::clone(self), peer, left: Arc::default() }
+        Membership { group: Arc::clone(self), peer, left: Arc::default(), pending: Arc::default() }
     }
 }
 
@@ -237,14 +268,21 @@ pub(crate) struct Membership {
     group: Arc<Group>,
     peer: u64,
     left: Arc<AtomicBool>,
+    pending: Arc<AtomicUsize>,
 }
 
 impl Membership {
-    pub(crate) fn heard(&self, message: GroupMessage) {
-        match message {
-            GroupMessage::Leave => self.left.store(true, Ordering::Release),
-            message => (self.group.sink)(GroupEvent::Heard { peer: self.peer, message }),
+    /// Takes a message in, unless the member says more than is taken in: its connection must end then.
+    pub(crate) fn heard(&self, message: GroupMessage) -> Result<(), WireError> {
+        if message == GroupMessage::Leave {
+            self.left.store(true, Ordering::Release);
+            return Ok(());
         }
+        let pending = Pending::of(&self.pending, &message).ok_or_else(|| {
+            WireError::Malformed("it says more to its swap group than can be taken in".to_owned())
+        })?;
+        (self.group.sink)(GroupEvent::Heard { peer: self.peer, message, pending });
+        Ok(())
     }
 
     /// Whether the worker has said that it leaves; outlives the membership.
@@ -290,7 +328,7 @@ mod tests {
         assert!(group.absent().is_empty(), "it has another connection");
         drop(again);
         assert_eq!(group.absent(), ["a"]);
-        other.heard(GroupMessage::Leave);
+        other.heard(GroupMessage::Leave).unwrap();
         assert!(other.left().load(Ordering::Acquire));
         drop(other);
         assert_eq!(group.absent(), ["a"], "the other has left");
@@ -301,5 +339,29 @@ mod tests {
         assert!(group.absent().is_empty() && group.here().is_empty());
         assert!(!group.send(1, GroupMessage::Leave));
         assert_eq!(heard.lock().unwrap().len(), 8);
+    }
+
+    #[test]
+    fn who_says_too_much_is_heard_no_more_and_seen_to_go() {
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let group = Group::new("pair", {
+            let heard = Arc::clone(&heard);
+            move |event| heard.lock().unwrap().push(event)
+        });
+        let short = || GroupMessage::Elsewhere { swap: "a".into() };
+        let long = |bytes: usize| GroupMessage::Elsewhere { swap: "a".repeat(bytes) };
+        let (loud, calm) = (group.join("a".into(), |_| true), group.join("b".into(), |_| true));
+        (0..MOST_PENDING)
+            .for_each(|number| loud.heard(short()).unwrap_or_else(|error| panic!("{number}: {error}")));
+        assert!(loud.heard(short()).is_err());
+        calm.heard(short()).expect("each connection is counted by itself");
+        // What is taken in makes room, and what was refused is not counted.
+        heard.lock().unwrap().retain(|event| !matches!(event, GroupEvent::Heard { peer: 1, .. }));
+        assert!(loud.heard(long(ONE * MOST_PENDING)).is_err());
+        loud.heard(long(ONE * (MOST_PENDING - 2))).unwrap();
+        loud.heard(short()).unwrap();
+        assert!(loud.heard(long(2 * ONE)).is_err());
+        drop(loud);
+        assert!(matches!(heard.lock().unwrap().last(), Some(GroupEvent::Gone { peer: 1 })));
     }
 }

@@ -15,7 +15,7 @@ mod registry;
 
 pub use decode::{DecodeEvent, DecodeSide, Patience};
 pub use fingerprint::Fingerprint;
-pub use group::{Group, GroupEvent, GroupMessage, Order, Prepare, ServedWith, shown};
+pub use group::{Group, GroupEvent, GroupMessage, Order, Pending, Prepare, ServedWith, shown};
 pub use message::{
     COMPONENTS, Done, MOST_MESSAGE, Reserve, Sums, ToDecode, ToPrefill, WireError, Writer, WriterLayer, read,
     write,

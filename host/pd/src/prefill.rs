@@ -1,6 +1,6 @@
 //! The control listener of a prefill worker.
 
-use crate::group::{Group, GroupMessage, Membership, shown};
+use crate::group::{Group, GroupMessage, MOST_UNSAID, Membership, shown};
 use crate::message::{Reserve, ToDecode, ToPrefill, VERSION, WireError, read, write};
 use crate::{COMPONENTS, Fingerprint};
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -208,7 +208,9 @@ fn serve(shared: &Shared, stream: &TcpStream) -> Result<(), WireError> {
         let from =
             stream.peer_addr().map_or_else(|_| "nowhere".to_owned(), |address| address.ip().to_string());
         let reply = reply.clone();
-        group.join(format!("{worker} from {from}"), move |m| reply.send(ToDecode::Group(m)).is_ok())
+        group.join(format!("{worker} from {from}"), move |m| {
+            reply.len() < MOST_UNSAID && reply.send(ToDecode::Group(m)).is_ok()
+        })
     });
     let ended = listen(shared, &mut from, (peer, member.as_ref()), &reply);
     (shared.sink)(PrefillEvent::Gone { peer });
@@ -284,7 +286,7 @@ fn listen(
             Ok(ToPrefill::Abort { room, reason }) => PrefillEvent::Abort { peer, room, reason },
             Ok(ToPrefill::Group(message)) => match member {
                 Some(member) => {
-                    member.heard(message);
+                    member.heard(message)?;
                     continue;
                 }
                 None => return Err(WireError::Malformed("it is in no swap group of this worker".to_owned())),

@@ -71,8 +71,10 @@ async fn serve(config: Config, source: ConfigSource) -> Result<u8, Failure> {
     };
     let audit_path = audit.as_ref().map(|audit| audit.path().to_owned());
     let mut admin = Admin::new(engine.clone(), name.clone()).with_reload(Box::new(source), names);
-    if let Some(audit) = audit {
-        admin = admin.with_audit(audit).context("cannot start the audit log")?;
+    match audit {
+        Some(audit) => admin = admin.with_audit(audit).context("cannot start the audit log")?,
+        // Nothing is written down, whoever asks.
+        None => engine.swaps().ask_first(|_| Ok(())),
     }
     let admin = Arc::new(admin);
     let mut administering = vec![tokio::spawn(socket.serve(admin.clone(), until(stopped.clone())))];

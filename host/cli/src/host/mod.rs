@@ -195,6 +195,8 @@ fn pd(section: &DisaggregationSection) -> PdSettings {
         hosts: section.hosts.clone(),
         swap_group: section.swap_group.clone(),
         prefill_workers: section.prefill_places(),
+        // Until the audit log is there.
+        peers_wait: true,
         audit: section.audit,
     }
 }

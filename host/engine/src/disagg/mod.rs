@@ -25,6 +25,9 @@ pub struct PdSettings {
     pub swap_group: Option<String>,
     /// Prefill workers (host and port of their API) that a decode worker in a swap group connects to from the start.
     pub prefill_workers: Vec<(String, u16)>,
+    /// Whether swaps that members of the swap group ask for are refused until somebody decides about them
+    /// ([`crate::Swaps::ask_first`]), so that none begins before it can be written down.
+    pub peers_wait: bool,
     /// Whether hand-offs are audited: destinations poisoned first, and checksums of every item compared. Slow, for finding faults.
     pub audit: bool,
 }
@@ -39,6 +42,7 @@ impl Default for PdSettings {
             hosts: Vec::new(),
             swap_group: None,
             prefill_workers: Vec::new(),
+            peers_wait: false,
             audit: false,
         }
     }

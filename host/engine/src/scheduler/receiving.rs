@@ -368,6 +368,12 @@ impl Scheduler {
         let Pair::Decode(end) = &mut self.pair else { return };
         end.side.look_for_members();
         end.lost.reclaim(&mut self.prefill);
+        // What a swap of the group keeps from being asked for once more does not wait for the prefill worker.
+        for ticket in
+            self.waiting.iter_mut().filter(|ticket| self.watch.group_holds(&ticket.request.assignment))
+        {
+            ticket.again = ticket.again.map(|_| Instant::now());
+        }
         let late: Vec<u64> = end
             .rooms
             .iter()

@@ -231,12 +231,15 @@ impl Runner {
             if self.stopping() {
                 return Err(stopped());
             }
-            if trial.failure().is_some() {
+            if trial.failure().is_some() || self.called_off().is_some() {
                 break;
             }
             self.pause();
         }
         trial.set_stage(Stage::Open);
+        if let Some(Failure { code, message }) = self.called_off() {
+            return Err(Refusal { code: Some(code), message });
+        }
         let (worst, cell) = trial.worst();
         if let Some(Failure { code, message }) = trial.failure() {
             return Err(Refusal { code: Some(*code), message: message.clone() });

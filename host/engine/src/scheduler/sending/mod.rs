@@ -93,13 +93,17 @@ impl Scheduler {
         }
     }
 
-    /// Fails what has waited too long for its other half.
+    /// Fails what has waited too long for its other half. While a swap of the group holds its assignment the other worker does not
+    /// ask, and nothing of that time counts.
     pub(super) fn expire_waiting(&mut self) {
         let patience = self.config.pd.bootstrap_timeout;
         let Pair::Prefill(end) = &mut self.pair else { return };
         let seconds = patience.as_secs_f32();
         end.lost.reclaim(&mut self.prefill);
         end.asked.retain(|room, target| {
+            if self.watch.group_holds(&target.reserve.assignment) {
+                target.since = Instant::now();
+            }
             let fresh = target.since.elapsed() < patience;
             if !fresh {
                 let text =
@@ -109,7 +113,10 @@ impl Scheduler {
             fresh
         });
         let before = self.waiting.len();
-        self.waiting.retain(|ticket| {
+        self.waiting.retain_mut(|ticket| {
+            if self.watch.group_holds(&ticket.request.assignment) {
+                ticket.since = Instant::now();
+            }
             let Some(bootstrap) = &ticket.request.disaggregation else { return true };
             let room = bootstrap.room;
             let fresh = bootstrap.hold || end.is_met(room) || ticket.since.elapsed() < patience;
@@ -187,8 +194,9 @@ impl Scheduler {
         }
     }
 
-    /// What is wrong with a hand-off may be due to the last swap: its table is left. True if a swap of the group is being tried,
-    /// so that the request can be served on the other table once the decode worker has asked on that.
+    /// What is wrong with a hand-off may be due to the last swap: its table is left. True if a swap of the group is being tried, or
+    /// the table has been left meanwhile, so that the request can be served on the other table once the decode worker has asked
+    /// on that.
     fn blames_swap(&mut self, table: &Arc<Snapshot>, error: PutError) -> bool {
         let called = matches!(error, PutError::Call(_));
         let of_group = self.watch.of_group(table.name()).is_some();
@@ -196,7 +204,8 @@ impl Scheduler {
         if called || of_group {
             self.watch.leave(&self.slots, table, &StepFault::Call(error), self.step);
         }
-        of_group
+        let now = self.watch.table(&self.slots, table.name()).filter(|_| self.config.pd.swap_group.is_some());
+        of_group || now.is_some_and(|now| !Arc::ptr_eq(&now, table))
     }
 
     /// Puts a request that has no room any more back into the line, until it is asked for once more.

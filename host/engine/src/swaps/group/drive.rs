@@ -8,8 +8,7 @@ use crate::swaps::run::{Early, Runner};
 use crate::swaps::trial::{Failure, Stage, Trial};
 use hotseam_pd::{GroupMessage, Order, Prepare, shown};
 use hotseam_slots::{
-    Change, KvPolicy, MemberStep, Rule, Seam, Snapshot, SwapPlan, SwapPolicy, SwapRequest, SwapStage,
-    VariantSpec,
+    Change, KvPolicy, MemberStep, Rule, Seam, SwapPlan, SwapPolicy, SwapRequest, SwapStage, VariantSpec,
 };
 use serde_json::Value;
 use std::sync::Arc;
@@ -18,13 +17,6 @@ use std::time::{Duration, Instant};
 
 /// How long the others may take for a step that is theirs to do at once.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
-
-/// A swap of the group that was kept, so that it can be taken back everywhere if it fails late.
-#[derive(Debug)]
-pub(in crate::swaps) struct Kept {
-    swap: String,
-    table: Arc<Snapshot>,
-}
 
 /// A swap on this worker.
 struct Part<'a> {
@@ -65,18 +57,23 @@ impl Runner {
             }
         };
         let swap = format!("{} {}-{id}-{}", book.worker, std::process::id(), crate::swaps::log::now_ms());
-        *self.node.borrow_mut() = Some(Node::new(swap.clone(), None, below));
         let asked = serde_json::to_string(&request.change).and_then(|change| {
             let (assignment, who) = (request.assignment.clone(), request.who.clone());
             let policy = serde_json::to_string(&request.policy)?;
             let Goal { layout, transport } = goal;
             Ok(Prepare { swap, assignment, change, policy, who, layout, transport })
         });
+        let asked = match asked {
+            Ok(asked) => asked,
+            Err(error) => {
+                let message = error.to_string();
+                return self.tell(id, &request.assignment, SwapStage::Refused { code: None, message });
+            }
+        };
+        *self.node.borrow_mut() = Some(Node::new(asked, None, below));
+        self.ask_all();
         let mut part = Part { id, request, plan: Some(plan), trial: None, committed: false };
-        let ready = asked.map_err(|error| no_code(error.to_string())).and_then(|asked| {
-            self.ask_all(&asked, id, request);
-            self.get_ready(&mut part)
-        });
+        let ready = self.get_ready(&mut part);
         self.run_part(part, ready);
     }
 
@@ -112,13 +109,19 @@ impl Runner {
     }
 
     /// Asks those below to prepare.
-    fn ask_all(&self, asked: &Prepare, id: u64, request: &SwapRequest) {
+    fn ask_all(&self) {
         for peer in self.with_node(|node| node.below()).unwrap_or_default() {
             let worker = self.mates.as_ref().map_or_else(String::new, |mates| mates.book.name(peer));
-            let stage = SwapStage::Member { worker, reached: MemberStep::Asked, message: None };
-            self.tell(id, &request.assignment, stage);
-            self.say(peer, GroupMessage::Prepare(Box::new(asked.clone())));
+            self.ask_one(peer, worker);
         }
+    }
+
+    /// Asks a worker to prepare the swap that runs.
+    pub(super) fn ask_one(&self, peer: u64, worker: String) {
+        let Some(prepare) = self.with_node(|node| node.prepare()) else { return };
+        let stage = SwapStage::Member { worker, reached: MemberStep::Asked, message: None };
+        self.note(|_, _| vec![stage]);
+        self.say(peer, GroupMessage::Prepare(Box::new(prepare)));
     }
 
     /// Takes part in a swap that `peer` asks for.
@@ -161,11 +164,11 @@ impl Runner {
         }
         let absent = book.group.absent();
         let below = book.group.here().into_iter().filter(|(other, _)| *other != peer).collect();
-        *self.node.borrow_mut() = Some(Node::new(swap, Some(peer), below));
+        *self.node.borrow_mut() = Some(Node::new(asked.clone(), Some((peer, worker)), below));
         let mut part = Part { id, request: &request, plan: None, trial: None, committed: false };
         let ready = match absent.is_empty() {
             true => {
-                self.ask_all(&asked, id, &request);
+                self.ask_all();
                 let goal = Goal { layout: asked.layout, transport: asked.transport };
                 self.plan_part(&mut part, &goal).and_then(|()| self.get_ready(&mut part))
             }
@@ -269,9 +272,7 @@ impl Runner {
         let kept = begun.and_then(|()| self.keep(&mut part));
         let tell = |stage| self.tell(part.id, &part.request.assignment, stage);
         match kept {
-            Ok(()) => {
-                // What was reserved on the old table has been heard by then.
-                self.let_turns_pass();
+            Ok(kept) => {
                 let count = |trial: &Arc<Trial>| {
                     let recomputed = trial.recomputed.load(Ordering::Relaxed);
                     let steps = trial.steps.load(Ordering::Relaxed);
@@ -288,7 +289,6 @@ impl Runner {
                     false => part.trial.as_ref().map_or(already, count),
                 };
                 // Whoever hears that all keep it may ask any of them for the next swap.
-                let kept = self.did(Order::Keep);
                 self.end_part(part, end);
                 kept.into_iter().for_each(|(peer, kept)| self.say(peer, kept));
             }
@@ -393,8 +393,8 @@ impl Runner {
         }
     }
 
-    /// Probation of all workers, and what the leading one decides after it.
-    fn keep(&self, part: &mut Part<'_>) -> Result<(), Failure> {
+    /// Probation of all workers, and what the leading one decides after it. Returns what is to be said to those who wait for that.
+    fn keep(&self, part: &mut Part<'_>) -> Result<Vec<(u64, GroupMessage)>, Failure> {
         let tell = |stage| self.tell(part.id, &part.request.assignment, stage);
         let leads = self.with_node(|node| node.leads()).unwrap_or(true);
         let (mut vigil, mut over, mut told) = (self.vigil(), part.trial.is_none(), false);
@@ -431,21 +431,30 @@ impl Runner {
             self.pause();
         }
         // From here on a fault takes back what is kept, and so tells the others.
-        if let (Some(plan), Some(swap)) = (&part.plan, self.with_node(|node| node.swap.clone())) {
-            *self.kept.borrow_mut() = Some(Kept { swap, table: Arc::clone(plan.to()) });
+        if let Some(plan) = &part.plan {
+            self.note_kept(plan.to());
         }
         if let Some(failure) = part.trial.as_ref().and_then(|trial| trial.close()) {
-            *self.kept.borrow_mut() = None;
             return Err(failure);
         }
         self.order_below(Order::Keep, None);
         self.wait(Order::Keep, PATIENCE)?;
+        // Who goes away from here on takes nothing back; who has kept it and fails late still does.
+        let kept = self.did(Order::Keep);
+        // What was reserved on the old table has been heard by then.
+        self.let_turns_pass();
+        if let Some(failure) = self.called_off() {
+            return Err(failure);
+        }
         self.clear_marker();
-        Ok(())
+        Ok(kept)
     }
 
     /// Everyone goes back: this worker at once, then those below; and all keep what the others may still ask for until all are.
     fn undo(&self, part: &Part<'_>, failure: &Failure) {
+        // Who comes from here on is not asked any more.
+        self.with_node(|node| node.fail(failure.clone()));
+        self.forget_kept();
         if let Some(trial) = &part.trial {
             // After its probation it was kept; going back is all the same.
             trial.fail(failure.clone());
@@ -456,7 +465,7 @@ impl Runner {
             self.clear_marker();
             self.let_turns_pass();
         }
-        let above = self.with_node(|node| (node.above(), node.swap.clone(), node.trouble_is_known));
+        let above = self.with_node(|node| (node.above(), node.swap().to_owned(), node.trouble_is_known));
         let Some((above, swap, known)) = above else { return };
         if let Some(peer) = above.filter(|_| !known) {
             let Failure { code, message } = failure.clone();
@@ -474,34 +483,5 @@ impl Runner {
             self.let_turns_pass();
             trial.set_stage(Stage::Open);
         }
-    }
-
-    /// Takes a swap of the group back that was kept here and failed elsewhere; `peer` says so.
-    pub(super) fn take_back_kept(&self, peer: u64, swap: &str) {
-        let Some(table) =
-            self.kept.borrow().as_ref().filter(|kept| kept.swap == swap).map(|k| Arc::clone(&k.table))
-        else {
-            return;
-        };
-        let worker = self.mates.as_ref().map_or_else(String::new, |mates| mates.book.name(peer));
-        let message = format!("worker {worker} of the swap group has taken the swap back");
-        self.take_back_table(table, no_code(message), Some(peer));
-    }
-
-    /// Tells the group, without `except`, that a swap of it which was kept has been taken back here.
-    pub(in crate::swaps) fn tell_taken_back(
-        &self,
-        table: &Arc<Snapshot>,
-        failure: &Failure,
-        except: Option<u64>,
-    ) {
-        let Some(mates) = &self.mates else { return };
-        let kept = self.kept.borrow_mut().take_if(|kept| Arc::ptr_eq(&kept.table, table));
-        let Some(Kept { swap, .. }) = kept else { return };
-        for (peer, _) in mates.book.group.here().into_iter().filter(|(peer, _)| Some(*peer) != except) {
-            let (swap, Failure { code, message }) = (swap.clone(), failure.clone());
-            self.say(peer, GroupMessage::Order { swap, order: Order::TakeBack, code, message });
-        }
-        mates.book.tell_state(None);
     }
 }

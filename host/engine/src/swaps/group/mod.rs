@@ -3,12 +3,13 @@
 //! The worker that is asked leads. It asks every member that it is connected to, and those ask the ones behind them, so that the
 //! group is whoever can be reached: every member gets the swap ready and says what it would end on; only if that is the same
 //! everywhere does one after the other commit. Whoever refuses, fails, is late or goes away before all have kept the new table
-//! makes all go back. [`node`] is what a worker knows of such a swap, [`news`] how it hears of it, [`drive`] what it does.
+//! makes all go back. [`node`] is what a worker knows of such a swap, [`news`] how it hears of it, [`drive`] what it does, [`kept`] what it may still have to take back.
 //!
 //! Requests under way keep the table that they were reserved under: the sending side ([`crate::scheduler`]) takes reservations
 //! of the table before and of the one after as long as the swap lasts.
 
 mod drive;
+mod kept;
 mod news;
 mod node;
 mod waits;
@@ -23,7 +24,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub(super) use drive::Kept;
+pub(super) use kept::Kept;
 pub(super) use node::Node;
 
 /// A swap that another worker of the group asks this one to take part in.
@@ -126,7 +127,7 @@ impl Book {
     }
 
     /// Asks `allow` before any swap that a peer asks for.
-    pub(super) fn ask_first(&self, allow: Allow) {
+    pub(crate) fn ask_first(&self, allow: Allow) {
         *lock(&self.allow) = Some(allow);
     }
 

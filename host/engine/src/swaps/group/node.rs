@@ -1,7 +1,7 @@
 //! What a worker knows of a swap of its group: who asks it, whom it has asked, and how far those are.
 
 use crate::swaps::trial::Failure;
-use hotseam_pd::{Order, shown};
+use hotseam_pd::{Order, Prepare, shown};
 use hotseam_slots::{MemberStep, SwapStage};
 
 /// A worker that this one has asked.
@@ -17,12 +17,21 @@ struct Below {
     lost: bool,
 }
 
+impl Below {
+    fn new(peer: u64, worker: String) -> Self {
+        Self { peer, worker, behind: Vec::new(), done: None, lost: false }
+    }
+}
+
 /// One swap of the group, as one of its workers sees it.
 #[derive(Debug)]
 pub(crate) struct Node {
-    pub(super) swap: String,
+    /// What this worker was asked, and asks those below.
+    prepare: Prepare,
     /// The worker that asks this one, while it is there.
     up: Option<u64>,
+    /// Name of the worker that has asked this one.
+    asked_by: Option<String>,
     leads: bool,
     /// Steps that were asked for and not answered.
     asked: Vec<(u64, Order)>,
@@ -37,24 +46,29 @@ pub(crate) struct Node {
 
 impl Node {
     /// `up` asks this worker; without it this one leads. `below` are those that it asks.
-    pub(super) fn new(swap: String, up: Option<u64>, below: Vec<(u64, String)>) -> Self {
-        let below = below.into_iter().map(|(peer, worker)| Below {
-            peer,
-            worker,
-            behind: Vec::new(),
-            done: None,
-            lost: false,
-        });
+    pub(super) fn new(prepare: Prepare, up: Option<(u64, String)>, below: Vec<(u64, String)>) -> Self {
+        let (up, asked_by) = up.unzip();
         Self {
-            swap,
+            prepare,
             leads: up.is_none(),
             up,
+            asked_by,
             asked: up.map(|peer| (peer, Order::Prepare)).into_iter().collect(),
             done: None,
-            below: below.collect(),
+            below: below.into_iter().map(|(peer, worker)| Below::new(peer, worker)).collect(),
             trouble: None,
             trouble_is_known: false,
         }
+    }
+
+    /// Name of the swap.
+    pub(super) fn swap(&self) -> &str {
+        &self.prepare.swap
+    }
+
+    /// What those below are asked.
+    pub(super) fn prepare(&self) -> Prepare {
+        self.prepare.clone()
     }
 
     pub(super) fn leads(&self) -> bool {
@@ -85,17 +99,43 @@ impl Node {
         self.below.retain(|below| below.peer != peer);
     }
 
-    /// A step is asked for by `peer`; true if it has been done, so that it can be answered at once.
-    pub(super) fn ask(&mut self, peer: u64, order: Order, failure: Failure) -> bool {
+    /// A worker has come while the swap runs. True if it is to be asked too: it takes part if it has prepared before this worker
+    /// says that it has, and otherwise all go back.
+    pub(super) fn joined(&mut self, peer: u64, worker: String) -> bool {
+        let known = self.up == Some(peer) || self.is_below(peer);
+        let asked = !known && self.trouble.is_none() && self.done < Some(Order::Keep);
+        if asked {
+            self.below.push(Below::new(peer, worker));
+        }
+        asked
+    }
+
+    /// Whether this worker has asked that one.
+    pub(super) fn is_below(&self, peer: u64) -> bool {
+        self.below.iter().any(|below| below.peer == peer)
+    }
+
+    /// Names of the workers that this one has had to do with: the one above, and those below.
+    pub(super) fn took_part(&self) -> Vec<String> {
+        let below = self.below.iter().map(|below| &below.worker);
+        self.asked_by.iter().chain(below).cloned().collect()
+    }
+
+    /// A step is asked for by `peer`: whether it has been done, so that it can be answered at once. `None` if it is not for that
+    /// worker to ask.
+    pub(super) fn ask(&mut self, peer: u64, order: Order, failure: Failure) -> Option<bool> {
+        if self.up != Some(peer) {
+            return None;
+        }
         if order == Order::TakeBack {
             self.fail(failure);
             self.trouble_is_known = true;
         }
         let done = self.done.is_some_and(|done| done >= order);
-        if !done {
+        if !done && !self.asked.contains(&(peer, order)) {
             self.asked.push((peer, order));
         }
-        done
+        Some(done)
     }
 
     /// Whether somebody waits for `order`.
@@ -127,11 +167,20 @@ impl Node {
     }
 
     /// A worker below has done a step, and those `behind` it. Returns who all that is.
-    pub(super) fn done(&mut self, peer: u64, order: Order, behind: Vec<String>) -> Vec<String> {
+    pub(super) fn done(&mut self, peer: u64, group: &str, order: Order, behind: Vec<String>) -> Vec<String> {
         let Some(below) = self.below.iter_mut().find(|below| below.peer == peer) else { return Vec::new() };
+        let late = below.done.is_none() && self.done >= Some(Order::Prepare);
         below.done = below.done.max(Some(order));
         below.behind = behind;
-        std::iter::once(&below.worker).chain(&below.behind).cloned().collect()
+        let who = std::iter::once(&below.worker).chain(&below.behind).cloned().collect();
+        if late {
+            let worker = &below.worker;
+            let message = format!(
+                "E-PLUG-405 worker {worker} of swap group `{group}` joined while the swap ran; ask again"
+            );
+            self.fail(Failure { code: 405, message });
+        }
+        who
     }
 
     /// Everyone below, and behind those.

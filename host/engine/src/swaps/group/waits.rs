@@ -81,7 +81,7 @@ impl Runner {
     /// This worker and those below have done a step: what is to be said to those who wait for that.
     pub(super) fn did(&self, order: Order) -> Vec<(u64, GroupMessage)> {
         let done = self.with_node(|node| {
-            let (swap, members) = (node.swap.clone(), node.everyone_below());
+            let (swap, members) = (node.swap().to_owned(), node.everyone_below());
             let done = |_| GroupMessage::Done { swap: swap.clone(), order, members: members.clone() };
             node.did(order).into_iter().map(|peer| (peer, done(peer))).collect()
         });
@@ -89,7 +89,7 @@ impl Runner {
     }
 
     pub(super) fn order_below(&self, order: Order, why: Option<&Failure>) {
-        let below = self.with_node(|node| (node.swap.clone(), node.below()));
+        let below = self.with_node(|node| (node.swap().to_owned(), node.below()));
         let Some((swap, below)) = below else { return };
         let Failure { code, message } = why.cloned().unwrap_or_else(|| no_code(String::new()));
         for peer in below {
