@@ -266,12 +266,15 @@ fn run(own: &Own, place: &Place, door: &Door, commands: &Receiver<Command>) {
     }
 }
 
+/// Shortest time that is left for an attempt: the last one would otherwise fail for want of time, and its reason be told.
+const ATTEMPT: Duration = Duration::from_millis(500);
+
 /// A control connection: asks the registry where, and says hello there; beside it stands whether both are in one group. Tries
 /// again until the patience is over, or for nobody who waits once.
 fn open(own: &Own, host: &str, port: u16, waits: &dyn Fn() -> bool) -> Result<(TcpStream, bool), String> {
     let end = Instant::now() + own.patience.bootstrap;
     loop {
-        let left = end.saturating_duration_since(Instant::now()).max(PAUSE);
+        let left = end.saturating_duration_since(Instant::now()).max(ATTEMPT);
         let (why, again) = match attempt(own, host, port, left) {
             Ok(open) => return Ok(open),
             Err(failed) => failed,

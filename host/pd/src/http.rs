@@ -39,8 +39,12 @@ pub(crate) fn get(host: &str, port: u16, path: &str, patience: Duration) -> io::
             0 => break,
             n => bytes.extend_from_slice(&block[..n]),
         }
-        if bytes.len() as u64 > MOST || Instant::now() > end {
+        if bytes.len() as u64 > MOST {
             return Err(io::Error::other("the answer is too long"));
+        }
+        if Instant::now() > end {
+            let message = format!("no whole answer in {:.1} s", patience.as_secs_f32());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, message));
         }
     }
     parse(&bytes).ok_or_else(|| io::Error::other("the answer is no HTTP with JSON"))
@@ -78,6 +82,25 @@ fn join(mut chunks: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn who_answers_slowly_is_told_from_who_answers_too_much() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let serve = std::thread::spawn(move || {
+            let (mut slow, _) = listener.accept().unwrap();
+            while slow.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let (mut loud, _) = listener.accept().unwrap();
+            while loud.write_all(&[b'x'; 4096]).is_ok() {}
+        });
+        let error = get("127.0.0.1", port, "/", Duration::from_millis(100)).unwrap_err();
+        assert_eq!(error.to_string(), "no whole answer in 0.1 s");
+        let error = get("127.0.0.1", port, "/", Duration::from_secs(20)).unwrap_err();
+        assert_eq!(error.to_string(), "the answer is too long");
+        serve.join().unwrap();
+    }
 
     #[test]
     fn both_forms_of_a_body_are_read() {
