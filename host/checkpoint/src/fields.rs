@@ -123,7 +123,9 @@ impl<'a> Fields<'a> {
                 .filter(|(score, _)| *score > 0.88);
             let expected = match near {
                 Some((_, known)) => format!("no such field (is `{known}` meant?)"),
-                None => "no such field, since this build does not know its meaning".to_owned(),
+                None => "no such field, since this build does not know its meaning (remove it if it changes nothing in \
+                         inference)"
+                    .to_owned(),
             };
             return Err(self.error(key, expected, shorten(value)));
         }

@@ -47,6 +47,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Plugin(args) => commands::plugin::run(&args),
         Command::Config(args) => commands::config::run(&args),
         Command::Checkpoint(args) => commands::checkpoint::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
         Command::Completion { shell } => commands::completion::run(shell),
     }
 }

@@ -51,6 +51,29 @@ impl KvFormat {
     }
 }
 
+/// How many layers of each class a model has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Layers {
+    /// Sliding window only.
+    pub window: u64,
+    /// An entry for 4 tokens, chosen by the indexer.
+    pub csa: u64,
+    /// An entry for 128 tokens.
+    pub hca: u64,
+}
+
+impl Layers {
+    /// Those of a model, by the compress ratios of its configuration.
+    pub fn of(cfg: &ModelConfig) -> Self {
+        let layers = |class| (0..cfg.num_hidden_layers).filter(|&l| cfg.class(l) == class).count() as u64;
+        Self {
+            window: layers(LayerClass::Window),
+            csa: layers(LayerClass::Csa),
+            hca: layers(LayerClass::Hca),
+        }
+    }
+}
+
 /// Bytes that each token of context adds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PerToken {
@@ -98,8 +121,7 @@ pub struct Kv {
 
 /// Bytes for a model; page padding is not counted.
 pub(super) fn kv(cfg: &ModelConfig, format: KvFormat, index_format: KvFormat) -> Kv {
-    let layers = |class| (0..cfg.num_hidden_layers).filter(|&l| cfg.class(l) == class).count() as u64;
-    let (csa, hca) = (layers(LayerClass::Csa), layers(LayerClass::Hca));
+    let Layers { csa, hca, .. } = Layers::of(cfg);
     let (entry, index_key) = (format.entry(cfg), index_format.index_key(cfg));
     let c4 = (csa * entry) as f64 / 4.0;
     let c128 = (hca * entry) as f64 / 128.0;

@@ -1,6 +1,8 @@
 //! Whether a model fits on GPUs, from its configuration alone: weights, keys and values, workspace, and what is left.
+//! [`roofline`] says from the same counts how fast it can be there at most.
 
 mod kv;
+pub mod roofline;
 mod weights;
 
 use std::path::Path;
@@ -8,7 +10,7 @@ use std::path::Path;
 use hotseam_model::{ConfigError, ModelConfig};
 use serde::Serialize;
 
-pub use kv::{Kv, KvFormat, PerSequence, PerToken};
+pub use kv::{Kv, KvFormat, Layers, PerSequence, PerToken};
 pub use weights::{Spread, WeightLine, Weights};
 
 use crate::convert::Form;
@@ -99,21 +101,12 @@ pub struct Plan {
 /// # Errors
 /// [`CheckpointError`] if the configuration is malformed, the index contradicts it, or the GPUs do not divide the model.
 pub fn plan(path: &Path, request: Request) -> Result<Plan, CheckpointError> {
-    let (cfg, quantisation, dir) = if path.is_dir() {
-        let (cfg, quantisation) = read_configs(path)?;
-        (cfg, quantisation, Some(path))
-    } else {
-        let text = shards::read_text(path)?;
-        let error = |source| CheckpointError::Config { path: path.to_owned(), source };
-        let (cfg, quantisation) = config::parse(&text).map_err(error)?;
-        (cfg, quantisation, None)
-    };
-    let error = |source| CheckpointError::Config { path: path.to_owned(), source };
-    check(&cfg, &request).map_err(error)?;
+    let (cfg, quantisation) = read_model(path)?;
+    check(&cfg, request.gpus, request.attention).map_err(config_error(path))?;
     let mut plan = compute(&cfg, &quantisation, request);
     if request.form.is_none()
-        && let Some(dir) = dir
-        && let Some((bytes, mtp)) = shards::index_totals(dir)?
+        && path.is_dir()
+        && let Some((bytes, mtp)) = shards::index_totals(path)?
     {
         plan.notes.push(format!(
             "the index counts {:.2} GB of tensors; without multi-token prediction ({mtp} tensors, not loaded) the plan has \
@@ -125,16 +118,39 @@ pub fn plan(path: &Path, request: Request) -> Result<Plan, CheckpointError> {
     Ok(plan)
 }
 
+/// What the `config.json` of a directory, or a configuration file, says.
+fn read_model(path: &Path) -> Result<(ModelConfig, Quantisation), CheckpointError> {
+    if path.is_dir() {
+        return read_configs(path);
+    }
+    config::parse(&shards::read_text(path)?).map_err(config_error(path))
+}
+
+/// An error of the model at `path`.
+fn config_error(path: &Path) -> impl Fn(ConfigError) -> CheckpointError {
+    move |source| CheckpointError::Config { path: path.to_owned(), source }
+}
+
+/// Formats of the weights: those of a form, or what the configuration states.
+fn formats(form: Option<Form>, stated: &Quantisation) -> weights::Formats<'_> {
+    form.map_or(weights::Formats::Stated(stated), weights::Formats::Form)
+}
+
+/// Name of a form, or of what stands in for it.
+fn form_name(form: Option<Form>) -> &'static str {
+    form.map_or("as the configuration states", Form::name)
+}
+
 /// Refuses groups that the model cannot be split over.
-fn check(cfg: &ModelConfig, request: &Request) -> Result<(), ConfigError> {
-    let gpus = request.gpus.max(1) as usize;
+fn check(cfg: &ModelConfig, gpus: u64, attention: Spread) -> Result<(), ConfigError> {
+    let gpus = gpus.max(1) as usize;
     let heads = [("num_attention_heads", cfg.num_attention_heads), ("o_groups", cfg.o_groups)];
     let rest = [
         ("n_routed_experts", cfg.n_routed_experts),
         ("moe_intermediate_size", cfg.moe_intermediate_size),
         ("vocab_size", cfg.vocab_size),
     ];
-    let split = if request.attention == Spread::Split { &heads[..] } else { &[] };
+    let split = if attention == Spread::Split { &heads[..] } else { &[] };
     match split.iter().chain(&rest).find(|(_, size)| !size.is_multiple_of(gpus)) {
         Some((field, size)) => Err(ConfigError::new(*field, format!("a multiple of {gpus} GPUs"), size)),
         None => Ok(()),
@@ -146,10 +162,7 @@ fn compute(cfg: &ModelConfig, quantisation: &Quantisation, mut request: Request)
     let longest = cfg.max_position_embeddings as u64;
     let context = request.context.unwrap_or(longest);
     request.context = Some(context);
-    let formats = match request.form {
-        Some(form) => weights::Formats::Form(form),
-        None => weights::Formats::Stated(quantisation),
-    };
+    let formats = formats(request.form, quantisation);
     let weights = weights::weights(cfg, &formats, request.gpus, request.attention);
     let kv = kv::kv(cfg, request.kv, request.index_keys);
     let workspace = workspace(cfg, &request, context);
@@ -165,11 +178,9 @@ fn compute(cfg: &ModelConfig, quantisation: &Quantisation, mut request: Request)
     let for_tokens = kv_room.saturating_sub(sequences_per_gpu.saturating_mul(fixed));
     let mut notes =
         vec!["multi-token prediction is not loaded".to_owned(), "padding of pages is not counted".to_owned()];
-    if context > longest {
-        notes.push(format!("the model was made for {longest} tokens of context"));
-    }
+    notes.extend(beyond(cfg, context));
     Plan {
-        form: request.form.map_or("as the configuration states", Form::name),
+        form: form_name(request.form),
         sequences_per_gpu,
         kv_needed,
         kv_room,
@@ -183,6 +194,12 @@ fn compute(cfg: &ModelConfig, quantisation: &Quantisation, mut request: Request)
         workspace,
         notes,
     }
+}
+
+/// What is to be said of a context that is longer than the model was made for.
+fn beyond(cfg: &ModelConfig, context: u64) -> Option<String> {
+    let longest = cfg.max_position_embeddings as u64;
+    (context > longest).then(|| format!("the model was made for {longest} tokens of context"))
 }
 
 fn workspace(cfg: &ModelConfig, request: &Request, context: u64) -> Workspace {

@@ -48,6 +48,9 @@ pub struct Weights {
     pub bytes: u64,
     /// Bytes on each GPU.
     pub bytes_per_gpu: u64,
+    /// Bytes of small tensors of which a step reads only the rows of its tokens and positions.
+    #[serde(skip)]
+    pub(super) table_bytes: u64,
 }
 
 /// Where formats come from.
@@ -73,7 +76,7 @@ impl Formats<'_> {
 
 /// Adds up the weights of a model for `gpus` GPUs; `attention` says how the heads are spread.
 pub(super) fn weights(cfg: &ModelConfig, formats: &Formats, gpus: u64, attention: Spread) -> Weights {
-    let mut sum = Sum { cfg, formats, attention, lines: BTreeMap::new(), active: 0 };
+    let mut sum = Sum { cfg, formats, attention, lines: BTreeMap::new(), active: 0, tables: 0 };
     sum.model();
     let lines: Vec<WeightLine> = Class::ALL
         .into_iter()
@@ -92,6 +95,7 @@ pub(super) fn weights(cfg: &ModelConfig, formats: &Formats, gpus: u64, attention
     Weights {
         parameters: lines.iter().map(|l| l.parameters).sum(),
         active_parameters: sum.active,
+        table_bytes: sum.tables,
         bytes: lines.iter().map(|l| l.bytes).sum(),
         bytes_per_gpu: lines.iter().map(|l| l.bytes_per_gpu).sum(),
         lines,
@@ -105,6 +109,8 @@ struct Sum<'a> {
     /// Parameters and bytes by class, format and spread.
     lines: BTreeMap<(Class, &'static str, Spread), (u64, u64)>,
     active: u64,
+    /// Bytes of tables.
+    tables: u64,
 }
 
 impl Sum<'_> {
@@ -183,7 +189,9 @@ impl Sum<'_> {
         if cfg.is_hash(layer) {
             // A table, not parameters.
             let line = self.lines.entry((Class::Small, "i32", whole)).or_default();
-            line.1 += (4 * cfg.vocab_size * cfg.num_experts_per_tok) as u64;
+            let bytes = (4 * cfg.vocab_size * cfg.num_experts_per_tok) as u64;
+            line.1 += bytes;
+            self.tables += bytes;
         } else {
             self.small(cfg.n_routed_experts);
         }
@@ -196,6 +204,8 @@ impl Sum<'_> {
             let shape = [wide, self.cfg.hidden_size];
             self.matrix(Class::Compressor, Spread::Replicated, &module, Role::Compressor, shape);
         }
-        self.small(self.cfg.ratio(layer) as usize * wide + width);
+        let positions = self.cfg.ratio(layer) as usize * wide;
+        self.small(positions + width);
+        self.tables += Format::F32.byte_len(1, positions) as u64;
     }
 }

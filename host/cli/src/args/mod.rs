@@ -1,6 +1,7 @@
 //! The command line.
 
 mod author;
+mod bench;
 mod bisect;
 mod checkpoint;
 mod evidence;
@@ -15,6 +16,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use author::PluginNewArgs;
+pub(crate) use bench::{BenchArgs, BenchCommand, RooflineArgs};
 pub(crate) use bisect::{
     BisectArgs, BisectCommand, BisectLogArgs, BisectReplayArgs, BisectReportArgs, BisectResumeArgs,
     BisectRunArgs, BisectUndoArgs, Bounds, Form, ReportFormat,
@@ -74,6 +76,8 @@ pub(crate) enum Command {
     Config(ConfigArgs),
     /// Look at a checkpoint, convert it, or plan the memory that it needs.
     Checkpoint(CheckpointArgs),
+    /// Work out how fast a model can be on a machine.
+    Bench(BenchArgs),
     /// Print a completion script for a shell.
     #[command(after_help = "Example:\n  hotseam completion bash > /etc/bash_completion.d/hotseam")]
     Completion {
@@ -181,6 +185,12 @@ mod tests {
             ("hotseam checkpoint plan a --gpu-memory 0GB", true),
             ("hotseam checkpoint plan a --gpus 0", true),
             ("hotseam checkpoint plan a --gpu-memory 141.5GiB --kv bf16", false),
+            ("hotseam bench roofline a --batch 1,0", true),
+            ("hotseam bench roofline a --context 4096,", true),
+            ("hotseam bench roofline a --bandwidth 0", true),
+            ("hotseam bench roofline a --launches 100", true),
+            ("hotseam bench roofline a --launch-us 2", true),
+            ("hotseam bench roofline a --launches 100 --launch-us 2.5 --prefill 1,512", false),
             ("hotseam bisect run a.yaml --dry-run --log x.jsonl", true),
             ("hotseam bisect run a.yaml --dry-run --output x.html", true),
             ("hotseam bisect run a.yaml --dry-run --format json", false),

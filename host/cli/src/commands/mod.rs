@@ -1,5 +1,6 @@
 //! One module a command.
 
+pub(crate) mod bench;
 pub(crate) mod bisect;
 pub(crate) mod capture;
 pub(crate) mod checkpoint;

@@ -18,7 +18,7 @@ pub(crate) fn run(args: &CheckpointArgs) -> Result<u8, Failure> {
 }
 
 /// Bytes in words.
-fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     let bytes = bytes as f64;
     match bytes {
         b if b >= 1e9 => format!("{:.2} GB", b / 1e9),
@@ -29,7 +29,7 @@ fn size(bytes: u64) -> String {
 }
 
 /// A number of parameters in words.
-fn count(parameters: u64) -> String {
+pub(crate) fn count(parameters: u64) -> String {
     let n = parameters as f64;
     match n {
         n if n >= 1e9 => format!("{:.2} B", n / 1e9),
