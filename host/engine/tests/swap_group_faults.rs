@@ -196,6 +196,28 @@ fn a_swap_that_was_kept_is_taken_back_when_a_member_fails_late() {
     assert_eq!(serving(&prefill, CELL), TCP);
 }
 
+/// In a group of four two workers have a part in the same swap that do not ask each other: each may say that it failed late.
+#[test]
+fn a_member_that_another_one_asks_may_take_a_kept_swap_back() {
+    let (prefill, api) = prefill();
+    let [below, beside, other] = ["below", "beside", "other"].map(|name| Fake::decode(name, &api, &prefill));
+    let id = to_shm(&prefill);
+    let Prepare { swap, .. } = beside.prepare();
+    beside.say(GroupMessage::Elsewhere { swap: swap.clone() });
+    let asked = other.prepare();
+    other.say(GroupMessage::Elsewhere { swap: asked.swap });
+    below.obey(Order::Prepare);
+    keep(&below);
+    kept(&prefill.swaps().wait(id).expect("a record"));
+    beside.order(&swap, Order::TakeBack);
+    beside.hear_done(Order::TakeBack);
+    wait_for("it is taken back", || serving(&prefill, CELL) == TCP);
+    // Those that did not say it hear of it.
+    for fake in [&below, &other] {
+        fake.hear(Order::TakeBack);
+    }
+}
+
 /// One member has kept the swap and fails before all have.
 #[test]
 fn a_member_that_fails_after_it_has_kept_the_swap_takes_all_back() {

@@ -234,10 +234,14 @@ fn run(own: &Own, place: &Place, door: &Door, commands: &Receiver<Command>) {
         let group = own.group.as_ref().filter(|_| in_group);
         let member = group.map(|group| {
             lock(&own.members).insert(place.clone());
-            let door = Arc::clone(door);
+            let (door, own) = (Arc::clone(door), stream.try_clone().ok());
             group.join(format!("{host}:{port}"), move |m| {
-                lock(&door).as_ref().is_some_and(|commands| commands.len() < MOST_UNSAID)
-                    && enter(&door, Command::Group(m)).is_ok()
+                let room = lock(&door).as_ref().is_some_and(|commands| commands.len() < MOST_UNSAID);
+                if !room {
+                    // What cannot be said must not be missed: the connection ends, and that is heard at both ends.
+                    own.as_ref().map(|stream| stream.shutdown(std::net::Shutdown::Both));
+                }
+                room && enter(&door, Command::Group(m)).is_ok()
             })
         });
         let left = member.as_ref().map(Membership::left);

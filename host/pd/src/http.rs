@@ -24,7 +24,6 @@ pub(crate) fn connect(host: &str, port: u16, patience: Duration) -> io::Result<T
 pub(crate) fn get(host: &str, port: u16, path: &str, patience: Duration) -> io::Result<(u16, Value)> {
     let end = Instant::now() + patience;
     let mut stream = connect(host, port, patience)?;
-    stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
     // The name goes into a header line.
     let name: String = host.chars().filter(|c| c.is_ascii_graphic()).collect();
@@ -33,18 +32,22 @@ pub(crate) fn get(host: &str, port: u16, path: &str, patience: Duration) -> io::
         format!("GET {path} HTTP/1.1\r\nhost: {name}:{port}\r\naccept: application/json\r\nconnection: close\r\n\r\n")
             .as_bytes(),
     )?;
+    let late = || {
+        let message = format!("no whole answer in {:.1} s", patience.as_secs_f32());
+        io::Error::new(io::ErrorKind::TimedOut, message)
+    };
     let (mut bytes, mut block) = (Vec::new(), [0; 4096]);
     loop {
-        match stream.read(&mut block)? {
-            0 => break,
-            n => bytes.extend_from_slice(&block[..n]),
+        let left = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
+        stream.set_read_timeout(Some(left.ok_or_else(late)?))?;
+        match stream.read(&mut block) {
+            Ok(0) => break,
+            Ok(n) => bytes.extend_from_slice(&block[..n]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(late()),
+            Err(error) => return Err(error),
         }
         if bytes.len() as u64 > MOST {
             return Err(io::Error::other("the answer is too long"));
-        }
-        if Instant::now() > end {
-            let message = format!("no whole answer in {:.1} s", patience.as_secs_f32());
-            return Err(io::Error::new(io::ErrorKind::TimedOut, message));
         }
     }
     parse(&bytes).ok_or_else(|| io::Error::other("the answer is no HTTP with JSON"))
@@ -92,11 +95,15 @@ mod tests {
             while slow.write_all(b"x").is_ok() {
                 std::thread::sleep(Duration::from_millis(5));
             }
+            let _silent = listener.accept().unwrap();
             let (mut loud, _) = listener.accept().unwrap();
             while loud.write_all(&[b'x'; 4096]).is_ok() {}
         });
-        let error = get("127.0.0.1", port, "/", Duration::from_millis(100)).unwrap_err();
-        assert_eq!(error.to_string(), "no whole answer in 0.1 s");
+        // One sends a byte now and then, the other nothing.
+        for _ in 0..2 {
+            let error = get("127.0.0.1", port, "/", Duration::from_millis(100)).unwrap_err();
+            assert_eq!(error.to_string(), "no whole answer in 0.1 s");
+        }
         let error = get("127.0.0.1", port, "/", Duration::from_secs(20)).unwrap_err();
         assert_eq!(error.to_string(), "the answer is too long");
         serve.join().unwrap();

@@ -207,9 +207,14 @@ fn serve(shared: &Shared, stream: &TcpStream) -> Result<(), WireError> {
     let member = group.map(|group| {
         let from =
             stream.peer_addr().map_or_else(|_| "nowhere".to_owned(), |address| address.ip().to_string());
-        let reply = reply.clone();
+        let (reply, own) = (reply.clone(), stream.try_clone().ok());
         group.join(format!("{worker} from {from}"), move |m| {
-            reply.len() < MOST_UNSAID && reply.send(ToDecode::Group(m)).is_ok()
+            if reply.len() >= MOST_UNSAID {
+                // What cannot be said must not be missed: the connection ends, and that is heard at both ends.
+                own.as_ref().map(|stream| stream.shutdown(std::net::Shutdown::Both));
+                return false;
+            }
+            reply.send(ToDecode::Group(m)).is_ok()
         })
     });
     let ended = listen(shared, &mut from, (peer, member.as_ref()), &reply);
@@ -261,6 +266,9 @@ fn listen(
 ) -> Result<(), WireError> {
     let mut layouts: HashMap<u64, Arc<Fingerprint>> = HashMap::new();
     loop {
+        if reply.len() >= MOST_UNSAID {
+            return Err(WireError::Malformed("it asks and does not listen".to_owned()));
+        }
         let event = match next(from, || shared.stop.load(Ordering::Acquire)) {
             Ok(ToPrefill::Ping) => {
                 let _ = reply.send(ToDecode::Pong);

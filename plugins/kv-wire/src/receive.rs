@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How often the listener looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(100);
 /// Bytes that are written, or read, and summed at one time: the sum finds them in the cache, and neither side waits long for the
-/// other (four times as many halved the rate in one run of three).
+/// other.
 pub(crate) const BLOCK: usize = 64 << 10;
 
 /// Listens until it is dropped.

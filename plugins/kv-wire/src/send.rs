@@ -12,6 +12,7 @@ use hotseam_ops::checksum;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -44,6 +45,25 @@ impl Piece {
     }
 }
 
+/// What a receiving side knows this one by. It outlives threads and regions, so that no connection is taken for one of another
+/// sender's.
+#[derive(Debug)]
+pub(crate) struct Name {
+    id: Token,
+    /// Connections that were begun.
+    connections: AtomicU64,
+}
+
+impl Name {
+    /// A new one.
+    ///
+    /// # Errors
+    /// If the system has no random number.
+    pub(crate) fn new() -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self { id: random()?, connections: AtomicU64::new(0) }))
+    }
+}
+
 /// A receiving side elsewhere.
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -53,8 +73,7 @@ pub(crate) struct Peer {
 
 #[derive(Debug)]
 struct Shared {
-    /// What the receiving side knows it by.
-    sender: Token,
+    name: Arc<Name>,
     endpoint: Endpoint,
     /// Shared memory that a connection names when it opens.
     files: Vec<RawFd>,
@@ -66,6 +85,9 @@ struct Shared {
     wake: Condvar,
 }
 
+/// A connection, its number, and the carrier's end of it.
+type Opened = (Stream, u64, Option<Box<dyn Outgoing>>);
+
 #[derive(Debug, Default)]
 struct Lane {
     queue: VecDeque<Piece>,
@@ -75,7 +97,8 @@ struct Lane {
     writing: Option<u64>,
     /// The connection in use, and its number.
     stream: Option<(Arc<Stream>, u64)>,
-    connections: u64,
+    /// Whether something was acknowledged since this was last looked at.
+    heard: bool,
     next_seq: u64,
     /// Whether the thread looks at the queue.
     runs: bool,
@@ -84,19 +107,17 @@ struct Lane {
 
 impl Peer {
     /// Of nobody yet that listens: the first put connects.
-    ///
-    /// # Errors
-    /// If the system has no random number.
     pub(crate) fn new(
+        name: Arc<Name>,
         endpoint: Endpoint,
         files: Vec<RawFd>,
         carrier: Option<Arc<dyn Carrier>>,
         patience: Duration,
         tickets: Arc<Tickets>,
-    ) -> io::Result<Self> {
-        let (sender, state, wake) = (random()?, Mutex::default(), Condvar::new());
-        let shared = Shared { sender, endpoint, files, carrier, patience, tickets, state, wake };
-        Ok(Self { shared: Arc::new(shared), thread: None })
+    ) -> Self {
+        let (state, wake) = (Mutex::default(), Condvar::new());
+        let shared = Shared { name, endpoint, files, carrier, patience, tickets, state, wake };
+        Self { shared: Arc::new(shared), thread: None }
     }
 
     /// Queues the pieces of one put, and starts the thread where it is not running. False if too many wait.
@@ -132,7 +153,8 @@ impl Peer {
         Ok(true)
     }
 
-    /// Reads the source of a ticket no more, from when this returns.
+    /// Reads the source of a ticket no more, from when this returns. What flies beside the connection may still be read by the
+    /// receiving side, for a room that is never told to be whole.
     pub(crate) fn cancel(&self, ticket: u64) {
         let mut lane = self.shared.lock();
         lane.queue.retain(|piece| piece.ticket != ticket);
@@ -142,8 +164,6 @@ impl Peer {
                 stream.shutdown();
             }
             lane = self.shared.wake.wait(lane).unwrap_or_else(PoisonError::into_inner);
-            // A broken write puts its piece back.
-            lane.queue.retain(|piece| piece.ticket != ticket);
         }
     }
 }
@@ -171,7 +191,8 @@ impl Shared {
 
     fn run(self: Arc<Self>) {
         let mut readers: Vec<JoinHandle<()>> = Vec::new();
-        let mut lost: Option<Instant> = None;
+        // Since when nothing was acknowledged that should be, and whether a connection was had since then.
+        let (mut lost, mut barren): (Option<Instant>, bool) = (None, false);
         // The carrier's end of the connection in use.
         let mut end: Option<Box<dyn Outgoing>> = None;
         loop {
@@ -194,15 +215,23 @@ impl Shared {
                 continue;
             }
             let Some((stream, number)) = lane.stream.clone() else {
+                if std::mem::take(&mut lane.heard) {
+                    (lost, barren) = (None, false);
+                }
                 drop(lane);
                 readers.retain(|reader| !reader.is_finished());
                 end = None;
-                match self.open() {
-                    Ok((stream, opened)) => {
-                        (lost, end) = (None, opened);
-                        readers.extend(self.attach(stream));
+                let since = lost.get_or_insert_with(Instant::now);
+                let opened = match std::mem::take(&mut barren) {
+                    true => Err(io::Error::other("connections end before anything is acknowledged")),
+                    false => self.open(),
+                };
+                match opened {
+                    Ok((stream, number, opened)) => {
+                        (barren, end) = (true, opened);
+                        readers.extend(self.attach(stream, number));
                     }
-                    Err(error) => self.without(&error, lost.get_or_insert_with(Instant::now)),
+                    Err(error) => self.without(&error, since),
                 }
                 continue;
             };
@@ -224,15 +253,11 @@ impl Shared {
     }
 
     /// A connection that was let in.
-    fn open(&self) -> io::Result<(Stream, Option<Box<dyn Outgoing>>)> {
+    fn open(&self) -> io::Result<Opened> {
         let stream = Stream::connect(&self.endpoint.address, self.patience.min(LIMIT))?;
         stream.limit(LIMIT, LIMIT)?;
-        let connection = {
-            let mut lane = self.lock();
-            lane.connections += 1;
-            lane.connections
-        };
-        let (token, sender) = (self.endpoint.token, self.sender);
+        let connection = self.name.connections.fetch_add(1, Ordering::Relaxed) + 1;
+        let (token, sender) = (self.endpoint.token, self.name.id);
         let hello = |brings| Hello { token, sender, connection, brings }.encode();
         let mut end = None;
         if let Some(carrier) = &self.carrier {
@@ -258,7 +283,7 @@ impl Shared {
                 if let Some(end) = &mut end {
                     end.begin()?;
                 }
-                Ok((stream, end))
+                Ok((stream, connection, end))
             }
             Some(Answer::Refused(why)) => Err(io::Error::other(why.to_string())),
             _ => Err(io::Error::other("it answers something else than this transport does")),
@@ -266,10 +291,9 @@ impl Shared {
     }
 
     /// Uses a new connection; returns the thread that reads its acknowledgements.
-    fn attach(self: &Arc<Self>, stream: Stream) -> Option<JoinHandle<()>> {
+    fn attach(self: &Arc<Self>, stream: Stream, number: u64) -> Option<JoinHandle<()>> {
         let stream = Arc::new(stream);
         let mut lane = self.lock();
-        let number = lane.connections;
         let reader = std::thread::Builder::new().name("kv-acks".into()).spawn({
             let (shared, stream) = (Arc::clone(self), Arc::clone(&stream));
             move || shared.read(&stream, number)
@@ -307,6 +331,11 @@ impl Shared {
         while let Ok(false) = stream.fill(&mut bytes, || self.lock().flying.is_empty()) {
             let Some(ack) = Ack::decode(&bytes) else { break };
             let mut lane = self.lock();
+            if lane.stream.as_ref().is_none_or(|(_, used)| *used != number) {
+                // It was given up: what flew on it goes again, and only the answers to that count.
+                break;
+            }
+            lane.heard = true;
             let Some(at) = lane.flying.iter().position(|piece| piece.frame.seq == ack.seq) else { continue };
             let Some(mut piece) = lane.flying.remove(at) else { continue };
             match ack.answer {
@@ -405,31 +434,33 @@ mod tests {
         }
     }
 
+    /// One item, which nobody accepts.
+    fn piece(ticket: u64) -> Piece {
+        static SOURCE: [u8; 8] = [7; 8];
+        let (place, ranges) = (Place::Inline, vec![Range { first: 0, items: 1, offset: 0 }]);
+        let frame = Frame { seq: 0, room: 1, component: 0, layer: 0, item_bytes: 8, place, ranges };
+        Piece::new(ticket, frame, SOURCE.as_ptr())
+    }
+
+    fn failure(tickets: &Tickets, ticket: u64) -> String {
+        until(|| match tickets.poll(ticket) {
+            Some(Progress::Failed(why)) => Some(why),
+            _ => None,
+        })
+    }
+
     #[test]
     fn a_peer_that_is_gone_needs_no_thread() {
-        static SOURCE: [u8; 8] = [7; 8];
         let any = "127.0.0.1:0".parse().unwrap();
         let receiver = Receiver::start(Medium::Tcp, any, None, Arc::new(Rooms::default())).unwrap();
         let (tickets, patience) = (Arc::new(Tickets::default()), Duration::from_millis(100));
         let endpoint = receiver.endpoint.clone();
-        let mut peer = Peer::new(endpoint, Vec::new(), None, patience, Arc::clone(&tickets)).unwrap();
+        let name = Name::new().unwrap();
+        let mut peer = Peer::new(name, endpoint, Vec::new(), None, patience, Arc::clone(&tickets));
         let ask = |peer: &mut Peer, ticket| {
-            let ranges = vec![Range { first: 0, items: 1, offset: 0 }];
-            let frame = Frame {
-                seq: 0,
-                room: 1,
-                component: 0,
-                layer: 0,
-                item_bytes: 8,
-                place: Place::Inline,
-                ranges,
-            };
             tickets.open(ticket, 1);
-            assert!(peer.push(vec![Piece::new(ticket, frame, SOURCE.as_ptr())]).unwrap());
-            until(|| match tickets.poll(ticket) {
-                Some(Progress::Failed(why)) => Some(why),
-                _ => None,
-            })
+            assert!(peer.push(vec![piece(ticket)]).unwrap());
+            failure(&tickets, ticket)
         };
         let ended = |peer: &Peer| peer.thread.as_ref().is_none_or(JoinHandle::is_finished);
         // Whoever is there refuses; the thread stays for what may follow.
@@ -443,5 +474,38 @@ mod tests {
             assert!(ask(&mut peer, ticket).contains("refused"));
             until(|| ended(&peer).then_some(()));
         }
+    }
+
+    /// Whoever lets connections in and then ends them is not tried for ever, nor at full speed.
+    #[test]
+    fn connections_that_bring_nothing_are_given_up_in_time() {
+        let (listener, address) =
+            crate::net::Listener::bind(Medium::Tcp, "127.0.0.1:0".parse().unwrap()).unwrap();
+        let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let serve = std::thread::spawn({
+            let stop = Arc::clone(&stop);
+            move || {
+                let mut connections = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let Ok(Some(stream)) = listener.accept(Duration::from_millis(20)) else { continue };
+                    connections += 1;
+                    stream.limit(LIMIT, LIMIT).unwrap();
+                    let _ = stream.fill(&mut [0; crate::frame::HELLO], || false);
+                    let _ = stream.send_bytes(&Ack { seq: 0, answer: Answer::Done }.encode());
+                }
+                connections
+            }
+        });
+        let (tickets, patience) = (Arc::new(Tickets::default()), Duration::from_millis(400));
+        let endpoint = Endpoint { address, token: Token::default() };
+        let mut peer =
+            Peer::new(Name::new().unwrap(), endpoint, Vec::new(), None, patience, Arc::clone(&tickets));
+        tickets.open(1, 1);
+        assert!(peer.push(vec![piece(1)]).unwrap());
+        let why = failure(&tickets, 1);
+        assert!(why.contains("before anything is acknowledged"), "{why}");
+        stop.store(true, Ordering::Relaxed);
+        let connections = serve.join().unwrap();
+        assert!((1..=20).contains(&connections), "{connections} connections in {patience:?}");
     }
 }

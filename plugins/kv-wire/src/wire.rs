@@ -6,7 +6,7 @@ use crate::net::{Address, Endpoint, Medium};
 use crate::receive::Receiver;
 use crate::regions::Regions;
 use crate::rooms::Rooms;
-use crate::send::{Peer, Piece};
+use crate::send::{Name, Peer, Piece};
 use crate::tickets::{Progress, Tickets};
 use hotseam_sdk::abi::Region;
 use hotseam_sdk::views::{Accept, Put};
@@ -64,8 +64,16 @@ struct Inner {
 #[derive(Debug)]
 struct Known {
     text: String,
+    name: Arc<Name>,
     endpoint: Endpoint,
     peer: Option<Peer>,
+}
+
+impl Known {
+    fn new(text: String, endpoint: Endpoint) -> Result<Self> {
+        let name = Name::new().map_err(|error| Error::internal(format!("random number: {error}")))?;
+        Ok(Self { text, name, endpoint, peer: None })
+    }
 }
 
 impl Wire {
@@ -176,17 +184,16 @@ impl Wire {
     fn peer<'a>(&self, state: &'a mut Inner, number: u64) -> Result<&'a mut Peer> {
         if number == 0 && !state.peers.contains_key(&0) {
             let endpoint = self.listen(state)?.clone();
-            state.peers.insert(0, Known { text: endpoint.to_string(), endpoint, peer: None });
+            state.peers.insert(0, Known::new(endpoint.to_string(), endpoint)?);
         }
         let files = state.files.clone();
         let known = state.peers.get_mut(&number);
         let known = known.ok_or_else(|| Error::argument(format!("peer {number} is not known")))?;
-        if known.peer.is_none() {
+        Ok(known.peer.get_or_insert_with(|| {
             let (endpoint, tickets) = (known.endpoint.clone(), Arc::clone(&self.tickets));
-            let peer = Peer::new(endpoint, files, self.carrier.clone(), self.settings.patience, tickets);
-            known.peer = Some(peer.map_err(|error| Error::internal(format!("random number: {error}")))?);
-        }
-        Ok(known.peer.as_mut().expect("just made"))
+            let (name, patience) = (Arc::clone(&known.name), self.settings.patience);
+            Peer::new(name, endpoint, files, self.carrier.clone(), patience, tickets)
+        }))
     }
 
     fn listen<'a>(&self, state: &'a mut Inner) -> Result<&'a Endpoint> {
@@ -267,7 +274,7 @@ impl Wire {
         // Never a number that was given before: somebody may hold it.
         state.last_ticket += 1;
         let number = state.last_ticket;
-        state.peers.insert(number, Known { text: text.to_owned(), endpoint, peer: None });
+        state.peers.insert(number, Known::new(text.to_owned(), endpoint)?);
         Ok(number)
     }
 

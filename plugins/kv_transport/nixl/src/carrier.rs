@@ -215,7 +215,7 @@ impl End {
                 unwanted.set(Some(Instant::now()));
             }
             match unwanted.get() {
-                Some(since) if since.elapsed() > GRACE => Err("its room was closed".to_owned()),
+                Some(since) if since.elapsed() > GRACE => Err("nobody waits for it any more".to_owned()),
                 _ => Ok(()),
             }
         };

@@ -8,7 +8,8 @@ use crate::swaps::run::{Early, Runner};
 use crate::swaps::trial::{Failure, Stage, Trial};
 use hotseam_pd::{GroupMessage, Order, Prepare, shown};
 use hotseam_slots::{
-    Change, KvPolicy, MemberStep, Rule, Seam, SwapPlan, SwapPolicy, SwapRequest, SwapStage, VariantSpec,
+    Change, KvPolicy, MemberStep, Probation, Rule, Seam, SwapPlan, SwapPolicy, SwapRequest, SwapStage,
+    VariantSpec,
 };
 use serde_json::Value;
 use std::sync::Arc;
@@ -17,6 +18,17 @@ use std::time::{Duration, Instant};
 
 /// How long the others may take for a step that is theirs to do at once.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Longest that a peer's swap may let this worker wait for any one thing.
+const MOST_MS: u64 = 10 * 60_000;
+
+/// While a peer's swap waits, requests wait with it: that must have an end here, whatever the peer says.
+fn bound(policy: &mut SwapPolicy) {
+    let Probation { ms, idle_ms, .. } = &mut policy.probation;
+    for limit in [&mut policy.drain_ms, &mut policy.prepare_ms, &mut policy.shadow_ms, ms, idle_ms] {
+        *limit = (*limit).min(MOST_MS);
+    }
+}
 
 /// A swap on this worker.
 struct Part<'a> {
@@ -135,12 +147,13 @@ impl Runner {
             serde_json::from_str::<Change>(&asked.change),
             serde_json::from_str::<SwapPolicy>(&asked.policy),
         );
-        let (Ok(change), Ok(policy)) = parsed else {
+        let (Ok(change), Ok(mut policy)) = parsed else {
             return refuse(
                 405,
                 "E-PLUG-405 the change makes no sense here; give both workers the same build".to_owned(),
             );
         };
+        bound(&mut policy);
         if let Some(message) = self.own_affair(&change) {
             return refuse(405, format!("E-PLUG-405 {message}"));
         }
@@ -279,15 +292,7 @@ impl Runner {
                     SwapStage::Kept { steps, recomputed, latency: trial.latency() }
                 };
                 let already = SwapStage::AlreadyActive;
-                let there = self.slots.snapshot(&part.request.assignment);
-                let taken_back = |plan: &SwapPlan| there.is_none_or(|table| !Arc::ptr_eq(&table, plan.to()));
-                let end = match part.plan.as_ref().is_some_and(taken_back) {
-                    true => SwapStage::RolledBack {
-                        code: 405,
-                        message: "it was taken back as it was to be kept".to_owned(),
-                    },
-                    false => part.trial.as_ref().map_or(already, count),
-                };
+                let end = part.trial.as_ref().map_or(already, count);
                 // Whoever hears that all keep it may ask any of them for the next swap.
                 self.end_part(part, end);
                 kept.into_iter().for_each(|(peer, kept)| self.say(peer, kept));
@@ -431,9 +436,7 @@ impl Runner {
             self.pause();
         }
         // From here on a fault takes back what is kept, and so tells the others.
-        if let Some(plan) = &part.plan {
-            self.note_kept(plan.to());
-        }
+        self.note_kept(part.plan.as_ref().map(SwapPlan::to));
         if let Some(failure) = part.trial.as_ref().and_then(|trial| trial.close()) {
             return Err(failure);
         }
@@ -445,6 +448,12 @@ impl Runner {
         self.let_turns_pass();
         if let Some(failure) = self.called_off() {
             return Err(failure);
+        }
+        let there = self.slots.snapshot(&part.request.assignment);
+        let taken_back = |plan: &SwapPlan| there.is_none_or(|table| !Arc::ptr_eq(&table, plan.to()));
+        if part.plan.as_ref().is_some_and(taken_back) {
+            let message = "it was taken back as it was to be kept".to_owned();
+            return Err(Failure { code: 405, message });
         }
         self.clear_marker();
         Ok(kept)

@@ -11,17 +11,18 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub(in crate::swaps) struct Kept {
     swap: String,
-    table: Arc<Snapshot>,
-    /// Names of the workers that this one had to do with in it.
+    /// `None` where this worker was so already: then it only passes on what others say.
+    table: Option<Arc<Snapshot>>,
+    /// Names of the workers that this one has met in it.
     members: Vec<String>,
 }
 
 impl Runner {
     /// Notes that the swap which runs is kept, with this table.
-    pub(super) fn note_kept(&self, table: &Arc<Snapshot>) {
+    pub(super) fn note_kept(&self, table: Option<&Arc<Snapshot>>) {
         let of = |node: &mut super::Node| (node.swap().to_owned(), node.took_part());
         let Some((swap, members)) = self.with_node(of) else { return };
-        *self.kept.borrow_mut() = Some(Kept { swap, table: Arc::clone(table), members });
+        *self.kept.borrow_mut() = Some(Kept { swap, table: table.cloned(), members });
     }
 
     /// The swap that runs is not kept after all.
@@ -30,9 +31,14 @@ impl Runner {
         self.kept.borrow_mut().take_if(|kept| Some(&kept.swap) == swap.as_ref());
     }
 
-    /// Whether a swap of the group was kept here.
-    pub(super) fn has_kept(&self, swap: &str) -> bool {
-        self.kept.borrow().as_ref().is_some_and(|kept| kept.swap == swap)
+    /// Whether a swap of the group was kept here; then `worker`, which asks for it, has a part in it as well.
+    pub(super) fn has_kept_with(&self, swap: &str, worker: String) -> bool {
+        let mut kept = self.kept.borrow_mut();
+        let Some(kept) = kept.as_mut().filter(|kept| kept.swap == swap) else { return false };
+        if !kept.members.contains(&worker) {
+            kept.members.push(worker);
+        }
+        true
     }
 
     /// Takes a swap of the group back that was kept here and failed elsewhere; `peer` says so. False if that worker had no part in
@@ -49,8 +55,14 @@ impl Runner {
             );
             return false;
         }
-        let message = format!("worker {worker} of the swap group has taken the swap back");
-        self.take_back_table(table, no_code(message), Some(peer));
+        let failure = no_code(format!("worker {worker} of the swap group has taken the swap back"));
+        match table {
+            Some(table) => self.take_back_table(table, failure, Some(peer)),
+            None => {
+                *self.kept.borrow_mut() = None;
+                self.say_taken_back(swap, &failure, Some(peer));
+            }
+        }
         true
     }
 
@@ -61,11 +73,16 @@ impl Runner {
         failure: &Failure,
         except: Option<u64>,
     ) {
-        let Some(mates) = &self.mates else { return };
-        let kept = self.kept.borrow_mut().take_if(|kept| Arc::ptr_eq(&kept.table, table));
+        let is_of = |kept: &mut Kept| kept.table.as_ref().is_some_and(|of| Arc::ptr_eq(of, table));
+        let kept = self.kept.borrow_mut().take_if(is_of);
         let Some(Kept { swap, .. }) = kept else { return };
+        self.say_taken_back(&swap, failure, except);
+    }
+
+    fn say_taken_back(&self, swap: &str, failure: &Failure, except: Option<u64>) {
+        let Some(mates) = &self.mates else { return };
         for (peer, _) in mates.book.group.here().into_iter().filter(|(peer, _)| Some(*peer) != except) {
-            let (swap, Failure { code, message }) = (swap.clone(), failure.clone());
+            let (swap, Failure { code, message }) = (swap.to_owned(), failure.clone());
             self.say(peer, GroupMessage::Order { swap, order: Order::TakeBack, code, message });
         }
         mates.book.tell_state(None);

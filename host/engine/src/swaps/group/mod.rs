@@ -3,7 +3,8 @@
 //! The worker that is asked leads. It asks every member that it is connected to, and those ask the ones behind them, so that the
 //! group is whoever can be reached: every member gets the swap ready and says what it would end on; only if that is the same
 //! everywhere does one after the other commit. Whoever refuses, fails, is late or goes away before all have kept the new table
-//! makes all go back. [`node`] is what a worker knows of such a swap, [`news`] how it hears of it, [`drive`] what it does, [`kept`] what it may still have to take back.
+//! makes all go back. [`node`] is what a worker knows of such a swap, [`news`] how it hears of it, [`drive`] what it does,
+//! [`kept`] what it may still have to take back.
 //!
 //! Requests under way keep the table that they were reserved under: the sending side ([`crate::scheduler`]) takes reservations
 //! of the table before and of the one after as long as the swap lasts.

@@ -65,9 +65,13 @@ impl Runner {
                 }
             }
             GroupMessage::Prepare(prepare) => match self.with_node(|node| node.swap() == prepare.swap) {
-                Some(true) => self.say(peer, GroupMessage::Elsewhere { swap: prepare.swap }),
+                Some(true) => {
+                    let worker = book.name(peer);
+                    self.with_node(|node| node.is_beside(worker));
+                    self.say(peer, GroupMessage::Elsewhere { swap: prepare.swap });
+                }
                 // The end of the swap has not reached that worker yet.
-                None if self.has_kept(&prepare.swap) => {
+                None if self.has_kept_with(&prepare.swap, book.name(peer)) => {
                     self.say(peer, GroupMessage::Elsewhere { swap: prepare.swap });
                 }
                 Some(false) => self.refuse_busy(peer, prepare.swap),

@@ -38,6 +38,8 @@ pub(crate) struct Node {
     /// The last step that this worker and those below have done.
     done: Option<Order>,
     below: Vec<Below>,
+    /// Names of those that take part and that others ask.
+    beside: Vec<String>,
     /// Why all have to go back.
     trouble: Option<Failure>,
     /// Whether those above know of it.
@@ -56,6 +58,7 @@ impl Node {
             asked: up.map(|peer| (peer, Order::Prepare)).into_iter().collect(),
             done: None,
             below: below.into_iter().map(|(peer, worker)| Below::new(peer, worker)).collect(),
+            beside: Vec::new(),
             trouble: None,
             trouble_is_known: false,
         }
@@ -96,7 +99,16 @@ impl Node {
 
     /// A worker below is asked by another one already, which goes on asking: each is asked by one.
     pub(super) fn is_asked_elsewhere(&mut self, peer: u64) {
-        self.below.retain(|below| below.peer != peer);
+        let gone = self.below.extract_if(.., |below| below.peer == peer);
+        let names: Vec<String> = gone.map(|below| below.worker).collect();
+        names.into_iter().for_each(|worker| self.is_beside(worker));
+    }
+
+    /// A worker takes part that another one asks.
+    pub(super) fn is_beside(&mut self, worker: String) {
+        if !self.beside.contains(&worker) {
+            self.beside.push(worker);
+        }
     }
 
     /// A worker has come while the swap runs. True if it is to be asked too: it takes part if it has prepared before this worker
@@ -115,10 +127,10 @@ impl Node {
         self.below.iter().any(|below| below.peer == peer)
     }
 
-    /// Names of the workers that this one has had to do with: the one above, and those below.
+    /// Names of the workers that this one has met in it: the one above, those below, and those that others ask.
     pub(super) fn took_part(&self) -> Vec<String> {
         let below = self.below.iter().map(|below| &below.worker);
-        self.asked_by.iter().chain(below).cloned().collect()
+        self.asked_by.iter().chain(below).chain(&self.beside).cloned().collect()
     }
 
     /// A step is asked for by `peer`: whether it has been done, so that it can be answered at once. `None` if it is not for that
@@ -166,11 +178,14 @@ impl Node {
         }
     }
 
-    /// A worker below has done a step, and those `behind` it. Returns who all that is.
+    /// A worker below has done a step, and those `behind` it. Returns who all that is, when it is said for the first time.
     pub(super) fn done(&mut self, peer: u64, group: &str, order: Order, behind: Vec<String>) -> Vec<String> {
         let Some(below) = self.below.iter_mut().find(|below| below.peer == peer) else { return Vec::new() };
+        if below.done >= Some(order) {
+            return Vec::new();
+        }
         let late = below.done.is_none() && self.done >= Some(Order::Prepare);
-        below.done = below.done.max(Some(order));
+        below.done = Some(order);
         below.behind = behind;
         let who = std::iter::once(&below.worker).chain(&below.behind).cloned().collect();
         if late {
