@@ -218,6 +218,36 @@ fn a_member_that_another_one_asks_may_take_a_kept_swap_back() {
     }
 }
 
+/// What came on top of a swap stays, and whoever wants the swap back is told.
+#[test]
+fn a_kept_swap_with_another_one_on_top_is_not_taken_back() {
+    let (prefill, api) = prefill();
+    let fake = Fake::decode("fake", &api, &prefill);
+    let id = to_shm(&prefill);
+    fake.obey(Order::Prepare);
+    let swap = keep(&fake);
+    kept(&prefill.swaps().wait(id).expect("a record"));
+    let own = prefill.swaps().begin(add("moe", "moe/cpu-fused-scale", quick())).expect("begun");
+    kept(&prefill.swaps().wait(own).expect("a record"));
+    fake.order(&swap, Order::TakeBack);
+    let told = std::iter::repeat_with(|| fake.next().1).find_map(|message| match message {
+        GroupMessage::Failed { message, .. } => Some(message),
+        _ => None,
+    });
+    assert!(told.is_some_and(|told| told.contains("swapped again since")));
+    assert_eq!(serving(&prefill, CELL), SHM);
+}
+
+#[test]
+fn nobody_lets_the_group_wait_for_hours() {
+    let (prefill, api) = prefill();
+    let _fake = Fake::decode("fake", &api, &prefill);
+    let policy = SwapPolicy { drain_ms: 3_600_000, ..quick() };
+    let id = prefill.swaps().begin(add(CELL, SHM, policy)).expect("begun");
+    let message = refusal(&prefill.swaps().wait(id).expect("a record"));
+    assert!(message.contains("E-PLUG-405") && message.contains("longer than 600 s"), "{message}");
+}
+
 /// One member has kept the swap and fails before all have.
 #[test]
 fn a_member_that_fails_after_it_has_kept_the_swap_takes_all_back() {

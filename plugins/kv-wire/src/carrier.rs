@@ -62,11 +62,11 @@ pub const MOST_PARTS: usize = 32 << 20;
 
 /// The sending end of a connection. It is dropped with the connection.
 pub trait Outgoing: Send {
-    /// Meets the other end, which meets this one at the same time.
+    /// Meets the other end, which meets this one at the same time. It gives up soon after `wanted` says that nobody waits.
     ///
     /// # Errors
     /// If they did not meet in bounded time.
-    fn begin(&mut self) -> io::Result<()> {
+    fn begin(&mut self, _wanted: &dyn Fn() -> bool) -> io::Result<()> {
         Ok(())
     }
 
@@ -89,11 +89,11 @@ pub trait Outgoing: Send {
 
 /// The receiving end of a connection. It is dropped with the connection.
 pub trait Incoming: Send {
-    /// Meets the other end, which meets this one at the same time.
+    /// Meets the other end, which meets this one at the same time. It gives up soon after `wanted` says that nobody waits.
     ///
     /// # Errors
     /// If they did not meet in bounded time.
-    fn begin(&mut self) -> io::Result<()> {
+    fn begin(&mut self, _wanted: &dyn Fn() -> bool) -> io::Result<()> {
         Ok(())
     }
 
@@ -111,7 +111,7 @@ pub trait Incoming: Send {
     ///
     /// # Errors
     /// If the connection is of no more use.
-    fn pass(&mut self, _lens: &[usize]) -> io::Result<()> {
+    fn pass(&mut self, _lens: &[usize], _wanted: &dyn Fn() -> bool) -> io::Result<()> {
         Ok(())
     }
 }

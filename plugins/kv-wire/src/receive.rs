@@ -184,7 +184,7 @@ fn serve(shared: &Shared, stream: &Arc<Stream>) {
         answer(stream, 0, Answer::Refused(Refusal::Segment));
         return;
     };
-    if !answer(stream, 0, Answer::Done) || beside.begin().is_err() {
+    if !answer(stream, 0, Answer::Done) || beside.begin(stream).is_err() {
         return;
     }
     let mut spill = Vec::new();
@@ -229,10 +229,10 @@ impl Beside {
         }
     }
 
-    fn begin(&mut self) -> io::Result<()> {
+    fn begin(&mut self, stream: &Stream) -> io::Result<()> {
         match self {
             Self::Segments(_) => Ok(()),
-            Self::Carrier(end) => end.begin(),
+            Self::Carrier(end) => end.begin(&|| !stream.is_shut()),
         }
     }
 
@@ -259,7 +259,7 @@ fn take(
         (Err(why), Place::Carried) => {
             if let Beside::Carrier(end) = beside {
                 let lens = frame.ranges.iter().map(|range| frame.bytes_of(range) as usize);
-                end.pass(&lens.collect::<Vec<_>>())?;
+                end.pass(&lens.collect::<Vec<_>>(), &|| !stream.is_shut())?;
             }
             return Ok(Answer::Refused(why));
         }

@@ -162,6 +162,8 @@ impl Peer {
         while lane.writing == Some(ticket) {
             if let Some((stream, _)) = lane.stream.take() {
                 stream.shutdown();
+                // It says nothing of the other side.
+                lane.heard = true;
             }
             lane = self.shared.wake.wait(lane).unwrap_or_else(PoisonError::into_inner);
         }
@@ -281,7 +283,7 @@ impl Shared {
         match Ack::decode(&answer).map(|ack| ack.answer) {
             Some(Answer::Done) => {
                 if let Some(end) = &mut end {
-                    end.begin()?;
+                    end.begin(&|| !self.lock().stop)?;
                 }
                 Ok((stream, connection, end))
             }

@@ -216,7 +216,18 @@ impl Wire {
                 "ticket {ticket} is not known: it was never given, was cancelled, or was reported already"
             ))
         })?;
-        if !matches!(progress, Progress::Pending(_)) && self.state().owners.remove(&ticket) == Some(0) {
+        if matches!(progress, Progress::Pending(_)) {
+            return Ok(progress);
+        }
+        let mut state = self.state();
+        let owner = state.owners.remove(&ticket);
+        if let Some(number) = owner.filter(|_| matches!(progress, Progress::Failed(_)))
+            && let Some(peer) = state.peers.get(&number).and_then(|known| known.peer.as_ref())
+        {
+            // Other pieces of it may be under way: once this is told its source may change.
+            peer.cancel(ticket);
+        }
+        if owner == Some(0) {
             self.rooms.close(OWN | ticket);
         }
         Ok(progress)

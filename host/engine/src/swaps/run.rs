@@ -62,8 +62,8 @@ pub(super) struct Runner {
     pub(super) mates: Option<Mates>,
     /// The swap of the group that runs.
     pub(super) node: RefCell<Option<Node>>,
-    /// The last swap of the group that was kept.
-    pub(super) kept: RefCell<Option<Kept>>,
+    /// The last swap of the group that was kept, of each assignment.
+    pub(super) kept: RefCell<Vec<Kept>>,
 }
 
 impl Runner {
@@ -370,13 +370,14 @@ impl Runner {
         self.take_back_table(fault.bad, fault.failure, None);
     }
 
-    /// Takes back a table that is in force; the swap group hears of it, without `from`, who says so.
-    pub(super) fn take_back_table(&self, bad: Arc<Snapshot>, failure: Failure, from: Option<u64>) {
+    /// Takes back a table that is in force; the swap group hears of it, without `from`, who says so. False if another one is in
+    /// force by now, or the one before cannot be had.
+    pub(super) fn take_back_table(&self, bad: Arc<Snapshot>, failure: Failure, from: Option<u64>) -> bool {
         let assignment = bad.name().to_owned();
         let in_force = self.slots.snapshot(&assignment).is_some_and(|now| Arc::ptr_eq(&now, &bad));
         let back = || self.slots.plan(&assignment, &Change::Back).and_then(|plan| self.slots.commit(&plan));
         if !in_force || back().inspect_err(|error| tracing::error!(%error, "rollback failed")).is_err() {
-            return;
+            return false;
         }
         self.wake();
         let id = self.log.last_kept(&assignment).unwrap_or(0);
@@ -388,6 +389,7 @@ impl Runner {
         self.tell(id, &assignment, SwapStage::RolledBack { code, message });
         drop(bad);
         self.leave(id, &assignment, None, None);
+        true
     }
 
     pub(super) fn clear_marker(&self) {

@@ -64,8 +64,8 @@ struct End {
 }
 
 impl End {
-    fn meet(&mut self, rank: std::ffi::c_int) -> io::Result<()> {
-        self.comm = Some(self.told(Comm::meet(self.device, &self.id, rank, self.patience))?);
+    fn meet(&mut self, rank: std::ffi::c_int, wanted: &dyn Fn() -> bool) -> io::Result<()> {
+        self.comm = Some(self.told(Comm::meet(self.device, &self.id, rank, self.patience, wanted))?);
         Ok(())
     }
 
@@ -80,8 +80,8 @@ impl End {
 }
 
 impl Outgoing for End {
-    fn begin(&mut self) -> io::Result<()> {
-        self.meet(SENDER)
+    fn begin(&mut self, wanted: &dyn Fn() -> bool) -> io::Result<()> {
+        self.meet(SENDER, wanted)
     }
 
     unsafe fn serve(
@@ -105,8 +105,8 @@ impl Outgoing for End {
 }
 
 impl Incoming for End {
-    fn begin(&mut self) -> io::Result<()> {
-        self.meet(RECEIVER)
+    fn begin(&mut self, wanted: &dyn Fn() -> bool) -> io::Result<()> {
+        self.meet(RECEIVER, wanted)
     }
 
     unsafe fn fetch(&mut self, parts: &[Part], wanted: &dyn Fn() -> bool) -> io::Result<()> {
@@ -122,11 +122,11 @@ impl Incoming for End {
         self.told(outcome)
     }
 
-    fn pass(&mut self, lens: &[usize]) -> io::Result<()> {
+    fn pass(&mut self, lens: &[usize], wanted: &dyn Fn() -> bool) -> io::Result<()> {
         let pass = || {
             let comm = self.comm()?;
-            comm.exchange(lens, false, &|| true)?;
-            comm.finish("a frame", &|| true)
+            comm.exchange(lens, false, wanted)?;
+            comm.finish("a frame", wanted)
         };
         let outcome = pass();
         self.told(outcome)

@@ -65,7 +65,13 @@ impl Comm {
     ///
     /// # Errors
     /// If there is no such device, no memory on it, or the other does not come within `patience`.
-    pub(crate) fn meet(device: usize, id: &[u8; ID], rank: c_int, patience: Duration) -> io::Result<Self> {
+    pub(crate) fn meet(
+        device: usize,
+        id: &[u8; ID],
+        rank: c_int,
+        patience: Duration,
+        wanted: &dyn Fn() -> bool,
+    ) -> io::Result<Self> {
         let context = CudaContext::new(device).map_err(|error| failed(&format!("device {device}"), error))?;
         let stream = context.new_stream().map_err(|error| failed("stream", error))?;
         // SAFETY: the context was just bound to this thread.
@@ -88,7 +94,7 @@ impl Comm {
         // SAFETY: the arguments live through the call, which copies them.
         let begun = unsafe { sys::ncclCommInitRankConfig(&raw mut this.comm, 2, id, rank, &raw mut config) };
         check("ncclCommInitRankConfig", begun)?;
-        this.settle("the other end", &|| true)?;
+        this.settle("the other end", wanted)?;
         Ok(this)
     }
 

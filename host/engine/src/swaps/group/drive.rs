@@ -19,15 +19,13 @@ use std::time::{Duration, Instant};
 /// How long the others may take for a step that is theirs to do at once.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Longest that a peer's swap may let this worker wait for any one thing.
+/// Longest that a swap of the group may let its workers wait for any one thing.
 const MOST_MS: u64 = 10 * 60_000;
 
-/// While a peer's swap waits, requests wait with it: that must have an end here, whatever the peer says.
-fn bound(policy: &mut SwapPolicy) {
+/// While a swap of the group waits, requests wait with it: that must have an end on every worker, and the same one.
+fn limits(policy: &mut SwapPolicy) -> [&mut u64; 5] {
     let Probation { ms, idle_ms, .. } = &mut policy.probation;
-    for limit in [&mut policy.drain_ms, &mut policy.prepare_ms, &mut policy.shadow_ms, ms, idle_ms] {
-        *limit = (*limit).min(MOST_MS);
-    }
+    [&mut policy.drain_ms, &mut policy.prepare_ms, &mut policy.shadow_ms, ms, idle_ms]
 }
 
 /// A swap on this worker.
@@ -99,6 +97,14 @@ impl Runner {
                  which is this worker's own. Change it with `hotseam swap SELECTOR VARIANT`, and the files of all workers."
             ));
         }
+        let mut policy = request.policy;
+        if limits(&mut policy).into_iter().any(|limit| *limit > MOST_MS) {
+            return refuse(format!(
+                "E-PLUG-405 this changes what all workers of swap group `{group}` must have alike, and none of its times may be \
+                 longer than {} s. Give shorter ones.",
+                MOST_MS / 1000
+            ));
+        }
         if request.policy.without_absent {
             book.group.forget_absent();
         }
@@ -153,7 +159,8 @@ impl Runner {
                 "E-PLUG-405 the change makes no sense here; give both workers the same build".to_owned(),
             );
         };
-        bound(&mut policy);
+        // Whoever leads has refused longer ones.
+        limits(&mut policy).into_iter().for_each(|limit| *limit = (*limit).min(MOST_MS));
         if let Some(message) = self.own_affair(&change) {
             return refuse(405, format!("E-PLUG-405 {message}"));
         }

@@ -3,16 +3,20 @@
 use super::drive::no_code;
 use crate::swaps::run::Runner;
 use crate::swaps::trial::Failure;
-use hotseam_pd::{GroupMessage, Order};
+use hotseam_pd::{GroupMessage, Order, Prepare};
 use hotseam_slots::Snapshot;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+
+/// Assignments whose last swap is remembered, at most.
+const MOST_KEPT: usize = 64;
 
 /// A swap of the group that was kept, so that it can be taken back everywhere if it fails late.
 #[derive(Debug, Clone)]
 pub(in crate::swaps) struct Kept {
     swap: String,
-    /// `None` where this worker was so already: then it only passes on what others say.
-    table: Option<Arc<Snapshot>>,
+    assignment: String,
+    /// `None` where this worker was so already: then it only passes on what others say. It keeps no table alive.
+    table: Option<Weak<Snapshot>>,
     /// Names of the workers that this one has met in it.
     members: Vec<String>,
 }
@@ -20,32 +24,38 @@ pub(in crate::swaps) struct Kept {
 impl Runner {
     /// Notes that the swap which runs is kept, with this table.
     pub(super) fn note_kept(&self, table: Option<&Arc<Snapshot>>) {
-        let of = |node: &mut super::Node| (node.swap().to_owned(), node.took_part());
-        let Some((swap, members)) = self.with_node(of) else { return };
-        *self.kept.borrow_mut() = Some(Kept { swap, table: table.cloned(), members });
+        let of = |node: &mut super::Node| (node.prepare(), node.took_part());
+        let Some((Prepare { swap, assignment, .. }, members)) = self.with_node(of) else { return };
+        let mut all = self.kept.borrow_mut();
+        // Of each assignment the last swap can be taken back.
+        all.retain(|kept| kept.assignment != assignment);
+        if all.len() >= MOST_KEPT {
+            all.remove(0);
+        }
+        all.push(Kept { swap, assignment, table: table.map(Arc::downgrade), members });
     }
 
     /// The swap that runs is not kept after all.
     pub(super) fn forget_kept(&self) {
-        let swap = self.with_node(|node| node.swap().to_owned());
-        self.kept.borrow_mut().take_if(|kept| Some(&kept.swap) == swap.as_ref());
+        let Some(swap) = self.with_node(|node| node.swap().to_owned()) else { return };
+        self.kept.borrow_mut().retain(|kept| kept.swap != swap);
     }
 
     /// Whether a swap of the group was kept here; then `worker`, which asks for it, has a part in it as well.
     pub(super) fn has_kept_with(&self, swap: &str, worker: String) -> bool {
         let mut kept = self.kept.borrow_mut();
-        let Some(kept) = kept.as_mut().filter(|kept| kept.swap == swap) else { return false };
+        let Some(kept) = kept.iter_mut().find(|kept| kept.swap == swap) else { return false };
         if !kept.members.contains(&worker) {
             kept.members.push(worker);
         }
         true
     }
 
-    /// Takes a swap of the group back that was kept here and failed elsewhere; `peer` says so. False if that worker had no part in
-    /// it, as far as this one knows: then it is not for it to say.
+    /// Takes a swap of the group back that was kept here and failed elsewhere; `peer` says so. False if it is not: that
+    /// worker had no part in it as far as this one knows, or another swap came since, which it is told.
     pub(super) fn take_back_kept(&self, peer: u64, swap: &str) -> bool {
         let worker = self.mates.as_ref().map_or_else(String::new, |mates| mates.book.name(peer));
-        let kept = self.kept.borrow().as_ref().filter(|kept| kept.swap == swap).cloned();
+        let kept = self.kept.borrow().iter().find(|kept| kept.swap == swap).cloned();
         let Some(Kept { table, members, .. }) = kept else { return true };
         if !members.contains(&worker) {
             tracing::warn!(
@@ -56,14 +66,23 @@ impl Runner {
             return false;
         }
         let failure = no_code(format!("worker {worker} of the swap group has taken the swap back"));
-        match table {
-            Some(table) => self.take_back_table(table, failure, Some(peer)),
+        let back = table.map(|table| {
+            table.upgrade().is_some_and(|table| self.take_back_table(table, failure.clone(), Some(peer)))
+        });
+        match back {
+            Some(true) => true,
+            Some(false) => {
+                let message = "E-PLUG-405 this worker was swapped again since, so the swap is not taken back";
+                let (swap, message) = (swap.to_owned(), message.to_owned());
+                self.say(peer, GroupMessage::Failed { swap, code: 405, message });
+                false
+            }
             None => {
-                *self.kept.borrow_mut() = None;
+                self.kept.borrow_mut().retain(|kept| kept.swap != swap);
                 self.say_taken_back(swap, &failure, Some(peer));
+                true
             }
         }
-        true
     }
 
     /// Tells the group, without `except`, that a swap of it which was kept has been taken back here.
@@ -73,8 +92,8 @@ impl Runner {
         failure: &Failure,
         except: Option<u64>,
     ) {
-        let is_of = |kept: &mut Kept| kept.table.as_ref().is_some_and(|of| Arc::ptr_eq(of, table));
-        let kept = self.kept.borrow_mut().take_if(is_of);
+        let is_of = |kept: &mut Kept| kept.table.as_ref().is_some_and(|of| of.as_ptr() == Arc::as_ptr(table));
+        let kept = self.kept.borrow_mut().extract_if(.., is_of).next();
         let Some(Kept { swap, .. }) = kept else { return };
         self.say_taken_back(&swap, failure, except);
     }
