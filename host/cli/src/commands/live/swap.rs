@@ -2,9 +2,9 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hotseam_server::admin::{RollbackRequest, SwapAnswer, SwapRequest, Wait};
 use hotseam_slots::{CheckDepth, KvPolicy, Probation, SwapEvent, SwapPolicy, SwapStage};
@@ -84,6 +84,11 @@ pub(super) fn send(door: &Door, request: &SwapRequest, format: Format) -> Result
     Ok(u8::from(failed))
 }
 
+/// Longest that stages are waited for once a swap was answered.
+const GRACE: Duration = Duration::from_millis(500);
+/// Without a stage for so long none is on its way.
+const SILENCE: Duration = Duration::from_millis(100);
+
 /// Does `work` while the stages of the assignment's swaps are told on stderr.
 pub(super) fn telling<T>(
     door: &Door,
@@ -91,9 +96,9 @@ pub(super) fn telling<T>(
     work: impl FnOnce() -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     let (ready, begun) = mpsc::channel();
-    let done = Arc::new(AtomicBool::new(false));
+    let (done, told) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let listener = std::thread::spawn({
-        let (door, done) = (door.clone(), done.clone());
+        let (door, done, told) = (door.clone(), done.clone(), told.clone());
         let assignment = assignment.map(str::to_owned);
         move || {
             let listened = follow(&door, "/events", |name, data| {
@@ -108,11 +113,12 @@ pub(super) fn telling<T>(
                 else {
                     return ControlFlow::Continue(());
                 };
-                terminal::talk(&stage::event(&event));
-                match done.load(Ordering::Relaxed) {
-                    true => ControlFlow::Break(Ok(())),
-                    false => ControlFlow::Continue(()),
+                if done.load(Ordering::Relaxed) {
+                    return ControlFlow::Break(Ok(()));
                 }
+                terminal::talk(&stage::event(&event));
+                told.fetch_add(1, Ordering::Relaxed);
+                ControlFlow::Continue(())
             });
             if let Err(error) = listened {
                 tracing::debug!(%error, "no progress can be shown");
@@ -122,12 +128,16 @@ pub(super) fn telling<T>(
     // A server that is not there is `work`'s to tell.
     let _ = begun.recv_timeout(Duration::from_secs(5));
     let result = work();
-    done.store(true, Ordering::Relaxed);
-    // The last stages are on their way; nobody waits for more than those.
-    let grace = std::time::Instant::now();
-    while !listener.is_finished() && grace.elapsed() < Duration::from_millis(150) {
+    // The last stages are on their way, one close behind the other; nobody waits for more than those.
+    let (grace, mut last) = (Instant::now(), (told.load(Ordering::Relaxed), Instant::now()));
+    while !listener.is_finished() && grace.elapsed() < GRACE && last.1.elapsed() < SILENCE {
         std::thread::sleep(Duration::from_millis(5));
+        let now = told.load(Ordering::Relaxed);
+        if now != last.0 {
+            last = (now, Instant::now());
+        }
     }
+    done.store(true, Ordering::Relaxed);
     result
 }
 
