@@ -47,6 +47,17 @@ fn keep(fake: &Fake) -> String {
     swap
 }
 
+/// A prefill worker and a member that have kept a swap: its number there, and its name.
+fn kept_with_a_member() -> (Engine, Api, Fake, u64, String) {
+    let (prefill, api) = prefill();
+    let fake = Fake::decode("fake", &api, &prefill);
+    let id = to_shm(&prefill);
+    fake.obey(Order::Prepare);
+    let swap = keep(&fake);
+    kept(&prefill.swaps().wait(id).expect("a record"));
+    (prefill, api, fake, id, swap)
+}
+
 /// Members go back with the prefill worker: the last word comes once all have.
 fn all_go_back(fakes: &[&Fake]) {
     for fake in fakes {
@@ -177,12 +188,7 @@ fn only_the_worker_above_orders() {
 
 #[test]
 fn a_swap_that_was_kept_is_taken_back_when_a_member_fails_late() {
-    let (prefill, api) = prefill();
-    let fake = Fake::decode("fake", &api, &prefill);
-    let id = to_shm(&prefill);
-    fake.obey(Order::Prepare);
-    let swap = keep(&fake);
-    kept(&prefill.swaps().wait(id).expect("a record"));
+    let (prefill, _api, fake, id, swap) = kept_with_a_member();
     fake.order(&swap, Order::TakeBack);
     fake.hear_done(Order::TakeBack);
     assert_eq!(serving(&prefill, CELL), TCP);
@@ -221,12 +227,7 @@ fn a_member_that_another_one_asks_may_take_a_kept_swap_back() {
 /// What came on top of a swap stays, and whoever wants the swap back is told.
 #[test]
 fn a_kept_swap_with_another_one_on_top_is_not_taken_back() {
-    let (prefill, api) = prefill();
-    let fake = Fake::decode("fake", &api, &prefill);
-    let id = to_shm(&prefill);
-    fake.obey(Order::Prepare);
-    let swap = keep(&fake);
-    kept(&prefill.swaps().wait(id).expect("a record"));
+    let (prefill, _api, fake, _, swap) = kept_with_a_member();
     let own = prefill.swaps().begin(add("moe", "moe/cpu-fused-scale", quick())).expect("begun");
     kept(&prefill.swaps().wait(own).expect("a record"));
     fake.order(&swap, Order::TakeBack);

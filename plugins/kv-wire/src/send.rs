@@ -97,7 +97,7 @@ struct Lane {
     writing: Option<u64>,
     /// The connection in use, and its number.
     stream: Option<(Arc<Stream>, u64)>,
-    /// Whether something was acknowledged since this was last looked at.
+    /// Whether something was acknowledged since this was last looked at, or this side has ended the connection itself.
     heard: bool,
     next_seq: u64,
     /// Whether the thread looks at the queue.

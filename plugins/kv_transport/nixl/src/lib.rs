@@ -48,9 +48,10 @@ impl hotseam_kv_wire::Options for Options {
     }
 
     fn carrier(&self, host: Host) -> Result<Option<Arc<dyn Carrier>>> {
-        let settings = ucx(&self.ucx)?;
-        let capi = capi::Capi::load(&self.library)?;
-        let patience = Duration::from_millis(self.patience_ms);
+        let Self { library, ucx: settings, patience_ms, .. } = self;
+        let settings = ucx(settings)?;
+        let capi = capi::Capi::load(library)?;
+        let patience = Duration::from_millis(*patience_ms);
         Ok(Some(Arc::new(carrier::Nixl::new(capi, settings, patience, host))))
     }
 }
