@@ -87,6 +87,34 @@ DEVICE void few_products(
     }
 }
 
+template <int ROWS, class RowOf, class Store>
+DEVICE void few_pair(
+    int rows, const RowOf &row_of, const WeightRow (&w)[2], long long k, float *shared, const Store &store
+) {
+    float acc[2][ROWS];
+    few_products<ROWS, 2>(row_of, w, k, shared, acc);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        if (r < rows && lane_id() == r) store(r, acc[0][r], acc[1][r]);
+    }
+}
+
+// Two outputs of this warp for at most `FEW_ROWS_MOST` rows: calls `store(r, first, second)` once for each row.
+template <class RowOf, class Store>
+DEVICE void few_outputs(
+    int rows, const RowOf &row_of, const WeightRow (&w)[2], long long k, float *shared, const Store &store
+) {
+    if (rows <= 1) {
+        few_pair<1>(rows, row_of, w, k, shared, store);
+    } else if (rows == 2) {
+        few_pair<2>(rows, row_of, w, k, shared, store);
+    } else if (rows <= 4) {
+        few_pair<4>(rows, row_of, w, k, shared, store);
+    } else {
+        few_pair<8>(rows, row_of, w, k, shared, store);
+    }
+}
+
 // Many rows ------------------------------------------------------------------------------------------------------------
 
 // Rows and outputs of a tile, and the inputs that lie in shared memory at once. A thread has 8 rows and 4 outputs.
