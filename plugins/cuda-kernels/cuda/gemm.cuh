@@ -34,13 +34,7 @@ DEVICE void few_rows(
             long long col = base + 4 * f;
             const float *row = row_of(r);
             float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (row != nullptr && col + 4 <= to) {
-                four = load_floats(row + col);
-            } else if (row != nullptr) {
-                if (col < to) four.x = row[col];
-                if (col + 1 < to) four.y = row[col + 1];
-                if (col + 2 < to) four.z = row[col + 2];
-            }
+            if (row != nullptr) four = load_floats_until(row, col, to);
             xs[r * (FEW_STAGE / 4) + few_place(f)] = four;
         }
         __syncthreads();

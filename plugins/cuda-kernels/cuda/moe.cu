@@ -160,8 +160,6 @@ KERNEL_BOUNDED(hotseam_moe_hash, RouteParams, 256) {
 struct ExpertsParams {
     HotseamExpertsArgs args;
     HotseamBatch batch;
-    // `[n_experts]` in device memory.
-    const HotseamExpertRef *experts;
     // The rows of this call: a chunk of the batch.
     unsigned row_begin;
     unsigned rows;
@@ -271,7 +269,7 @@ KERNEL_BOUNDED(hotseam_moe_up_few, ExpertsParams, 256) {
     SHARED float4 shared[FEW_SHARED(FEW_ROWS_MOST) / 4];
     Tile tile = tile_at(p, blockIdx.y);
     if (tile.count == 0) return;
-    const HotseamExpertRef &expert = p.experts[tile.expert];
+    const HotseamExpertRef &expert = p.args.experts_device[tile.expert];
     long long hidden = p.args.x.shape[1];
     unsigned o = blockIdx.x * (blockDim.x / 32) + warp_id();
     WeightRow w[2] = {o < p.inter ? weight_row(expert.w1, o, hidden) : no_weights(),
@@ -291,7 +289,7 @@ KERNEL_BOUNDED(hotseam_moe_up_many, ExpertsParams, TILE_THREADS) {
     SHARED float4 shared[TILE_SHARED / 4];
     Tile tile = tile_at(p, blockIdx.y);
     if (tile.count == 0) return;
-    const HotseamExpertRef &expert = p.experts[tile.expert];
+    const HotseamExpertRef &expert = p.args.experts_device[tile.expert];
     long long hidden = p.args.x.shape[1];
     unsigned first = blockIdx.x * (TILE / 2);
     float acc[8][4];
@@ -322,7 +320,7 @@ KERNEL_BOUNDED(hotseam_moe_down_few, ExpertsParams, 256) {
     SHARED float4 shared[FEW_SHARED(FEW_ROWS_MOST) / 4];
     Tile tile = tile_at(p, blockIdx.y);
     if (tile.count == 0) return;
-    const HotseamExpertRef &expert = p.experts[tile.expert];
+    const HotseamExpertRef &expert = p.args.experts_device[tile.expert];
     long long hidden = p.args.x.shape[1];
     long long o = ((long long)blockIdx.x * (blockDim.x / 32) + warp_id()) * 2;
     WeightRow w[2] = {o < hidden ? weight_row(expert.w2, o, p.inter) : no_weights(),
@@ -342,7 +340,7 @@ KERNEL_BOUNDED(hotseam_moe_down_many, ExpertsParams, TILE_THREADS) {
     SHARED float4 shared[TILE_SHARED / 4];
     Tile tile = tile_at(p, blockIdx.y);
     if (tile.count == 0) return;
-    const HotseamExpertRef &expert = p.experts[tile.expert];
+    const HotseamExpertRef &expert = p.args.experts_device[tile.expert];
     long long hidden = p.args.x.shape[1], first = (long long)blockIdx.x * TILE;
     float acc[8][4];
     many_rows(
