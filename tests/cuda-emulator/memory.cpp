@@ -28,6 +28,7 @@ struct Allocation {
 
 std::mutex mutex;
 std::map<uint64_t, Allocation> allocations;   // by address
+std::map<uint64_t, size_t> freed;             // by address, until it is handed out again
 uint64_t arena, arena_end, high;              // what lies from `high` on was never handed out
 size_t used;
 int opened, no_pages = -1, poison = -1;
@@ -105,6 +106,8 @@ CUresult allocate(size_t bytes, uint64_t *address) {
     high = std::max(high, at + pages + PAGE);
     used += rounded;
     *address = at + pages - rounded;
+    // What was freed there is told of no more. A range that began before it at most overlaps by its end.
+    freed.erase(freed.lower_bound(at), freed.lower_bound(at + pages));
     allocations[*address] = {at, at + pages, bytes};
     return CUDA_SUCCESS;
 }
@@ -119,6 +122,7 @@ CUresult release(uint64_t address) {
     }
     const Allocation &a = found->second;
     used -= round_up(a.bytes, ALIGNMENT);
+    freed[address] = a.bytes;
     bool closed = close_off(a.first_page, a.end - a.first_page);
     allocations.erase(found);
     return closed ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -156,6 +160,10 @@ std::string nearest(uint64_t address) {
     } else if (a && address < a->first + a->second.bytes) {
         snprintf(text, sizeof text, "byte %llu of the %zu bytes at 0x%llx", (unsigned long long)(address - a->first),
                  a->second.bytes, (unsigned long long)a->first);
+    } else if (auto after = freed.upper_bound(address);
+               after != freed.begin() && address < std::prev(after)->first + std::prev(after)->second) {
+        snprintf(text, sizeof text, "in the %zu bytes at 0x%llx, which were freed", std::prev(after)->second,
+                 (unsigned long long)std::prev(after)->first);
     } else if (a) {
         snprintf(text, sizeof text, "%llu bytes past the end of the %zu bytes at 0x%llx",
                  (unsigned long long)(address - a->first - a->second.bytes), a->second.bytes, (unsigned long long)a->first);

@@ -199,9 +199,12 @@ void poison() {
 void refused(int choice, unsigned code) {
     begin();
     unsigned long long y = device(std::vector<float>(64, 0.0f));
+    void *again = function("barriers");
     GIVES(launch("barriers", 1, 64, {0, y, 0, choice}), code);
     GIVES(cuCtxSynchronize(), code);
-    GIVES(launch("barriers", 1, 64, {0, y, 0, 5}), code);
+    Params params = {0, y, 0, 5};
+    void *list[] = {&params};
+    GIVES(cuLaunchKernel(again, 1, 1, 1, 64, 1, 1, 0, nullptr, list, nullptr), code);
     const char *name;
     GIVES(cuGetErrorName(code, &name), 0);
     CHECK(strcmp(name, "CUDA_ERROR_LAUNCH_FAILED") == 0);
