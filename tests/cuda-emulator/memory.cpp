@@ -16,6 +16,8 @@
 
 namespace hotseam_emulated::memory {
 
+uint64_t arena_begin, arena_bytes;
+
 namespace {
 
 constexpr uint64_t PAGE = 4096, ALIGNMENT = 256, CHUNK = 2 << 20;
@@ -29,7 +31,7 @@ struct Allocation {
 std::mutex mutex;
 std::map<uint64_t, Allocation> allocations;   // by address
 std::map<uint64_t, size_t> freed;             // by address, until it is handed out again
-uint64_t arena, arena_end, high;              // what lies from `high` on was never handed out
+uint64_t high;              // what lies from `high` on was never handed out
 size_t used;
 int opened, no_pages = -1, poison = -1;
 
@@ -44,11 +46,11 @@ bool map_at(uint64_t address, uint64_t bytes, int protect, int flags, int fd, ui
 
 // Offsets that follow the address let the kernel keep neighbours as one mapping.
 bool close_off(uint64_t address, uint64_t bytes) {
-    return map_at(address, bytes, settings().strict ? protection() : PROT_NONE, 0, no_pages, address - arena);
+    return map_at(address, bytes, settings().strict ? protection() : PROT_NONE, 0, no_pages, address - arena_begin);
 }
 
 bool begin() {
-    if (arena) return true;
+    if (arena_begin) return true;
     uint64_t bytes = std::max<uint64_t>(64ull << 30, settings().memory * 4);
     void *at = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     no_pages = memfd_create("hotseam-emulator-guard", MFD_CLOEXEC);
@@ -58,21 +60,21 @@ bool begin() {
     if (chunk == MAP_FAILED) return false;
     memset(chunk, POISON, CHUNK);
     munmap(chunk, CHUNK);
-    arena = reinterpret_cast<uintptr_t>(at);
-    arena_end = arena + bytes;
-    high = arena;
+    arena_begin = reinterpret_cast<uintptr_t>(at);
+    arena_bytes = bytes;
+    high = arena_begin;
     return true;
 }
 
 // A gap of `bytes`: behind everything, or between allocations once the arena has been handed out to its end.
 uint64_t find(uint64_t bytes) {
-    if (arena_end - high >= bytes) return high;
-    uint64_t from = arena;
+    if (arena_begin + arena_bytes - high >= bytes) return high;
+    uint64_t from = arena_begin;
     for (const auto &[address, a] : allocations) {
         if (a.first_page - from >= bytes) return from;
         from = a.end + PAGE;
     }
-    return arena_end - from >= bytes ? from : 0;
+    return arena_begin + arena_bytes - from >= bytes ? from : 0;
 }
 
 // Large ones share one file of poison, page by page, until they are written.
@@ -149,8 +151,6 @@ bool holds(uint64_t address, size_t bytes) {
     return allocation_at(address, &base, &all) && bytes <= all - (address - base);
 }
 
-bool in_arena(uint64_t address) { return address >= arena && address < arena_end; }
-
 std::string nearest(uint64_t address) {
     std::lock_guard<std::mutex> lock(mutex);
     char text[200];
@@ -175,14 +175,14 @@ std::string nearest(uint64_t address) {
 
 Open::Open() {
     std::lock_guard<std::mutex> lock(mutex);
-    if (opened++ == 0 && settings().strict && high > arena)
-        mprotect(reinterpret_cast<void *>(arena), high - arena, PROT_READ | PROT_WRITE);
+    if (opened++ == 0 && settings().strict && high > arena_begin)
+        mprotect(reinterpret_cast<void *>(arena_begin), high - arena_begin, PROT_READ | PROT_WRITE);
 }
 
 Open::~Open() {
     std::lock_guard<std::mutex> lock(mutex);
-    if (--opened == 0 && settings().strict && high > arena)
-        mprotect(reinterpret_cast<void *>(arena), high - arena, PROT_NONE);
+    if (--opened == 0 && settings().strict && high > arena_begin)
+        mprotect(reinterpret_cast<void *>(arena_begin), high - arena_begin, PROT_NONE);
 }
 
 }   // namespace hotseam_emulated::memory

@@ -61,7 +61,7 @@ CUresult find(const Module &module, const char *name, const Kernel **out) {
     if (!has_symbol(module, name)) return CUDA_ERROR_NOT_FOUND;
     std::vector<const Kernel *> all, whole;
     for (const Kernel &kernel : table()) {
-        if (strcmp(kernel.name, name) != 0) continue;
+        if (kernel.checked != settings().strict || strcmp(kernel.name, name) != 0) continue;
         all.push_back(&kernel);
         bool every = true;
         for (const Kernel &other : table()) every = every && (other.unit != kernel.unit || has_symbol(module, other.name));

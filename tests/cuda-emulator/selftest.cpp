@@ -23,6 +23,7 @@ unsigned cuCtxSetCurrent(void *);
 unsigned cuCtxSynchronize();
 unsigned cuMemAlloc_v2(unsigned long long *, size_t);
 unsigned cuMemFree_v2(unsigned long long);
+unsigned cuMemHostAlloc(void **, size_t, unsigned);
 unsigned cuMemGetInfo_v2(size_t *, size_t *);
 unsigned cuMemcpyHtoD_v2(unsigned long long, const void *, size_t);
 unsigned cuMemcpyDtoH_v2(void *, unsigned long long, size_t);
@@ -128,7 +129,7 @@ std::vector<float> host(unsigned long long address, size_t n) {
 
 double seconds() {
     timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return double(t.tv_sec) + double(t.tv_nsec) * 1e-9;
 }
 
@@ -340,6 +341,14 @@ void strict() {
     GIVES(launch("bounds", 2, 256, {0, y, 256, 1}), 700);
 }
 
+// Memory of the host is not the device's, unless it is pinned.
+void host_pointer(bool pinned) {
+    begin();
+    void *own = malloc(1024);
+    if (pinned) GIVES(cuMemHostAlloc(&own, 1024, 0), 0);
+    GIVES(launch("bounds", 1, 256, {0, reinterpret_cast<uintptr_t>(own), 256, 0}), pinned ? 0u : 700u);
+}
+
 void fault(unsigned init, int version, int major, unsigned launched) {
     GIVES(cuInit(0), init);
     if (init) return;
@@ -432,6 +441,11 @@ int main(int, char **arguments) {
     test("memory limit", memory_limit, {{"HOTSEAM_EMULATOR_MEMORY", "1000000"}});
     test("strict: host code dies on device memory", strict, {{"HOTSEAM_EMULATOR_STRICT", "1"}});
     test("strict: freed memory", freed, {{"HOTSEAM_EMULATOR_STRICT", "1"}});
+    test("strict: a kernel on memory of the host", [] { host_pointer(false); }, {{"HOTSEAM_EMULATOR_STRICT", "1"}});
+    test("strict: a kernel on pinned memory", [] { host_pointer(true); }, {{"HOTSEAM_EMULATOR_STRICT", "1"}});
+    test("strict: a misaligned access", [] { bounds(4, 716); }, {{"HOTSEAM_EMULATOR_STRICT", "1"}});
+    for (void (*body)() : {reduction, lanes, reverse_with_barrier, poison, mma, graph})
+        test("strict: right kernels", body, {{"HOTSEAM_EMULATOR_STRICT", "1"}});
     test("fault: stub", [] { fault(34, 0, 0, 0); }, {{"HOTSEAM_EMULATOR_FAULT", "stub"}});
     test("fault: no-device", [] { fault(100, 0, 0, 0); }, {{"HOTSEAM_EMULATOR_FAULT", "no-device"}});
     test("fault: old-driver", [] { fault(0, 12020, 9, 0); }, {{"HOTSEAM_EMULATOR_FAULT", "old-driver"}});
@@ -439,6 +453,7 @@ int main(int, char **arguments) {
     test("fault: launch", [] { fault(0, 13000, 9, 719); }, {{"HOTSEAM_EMULATOR_FAULT", "launch"}});
     test("a stub library", [&] { stub(arguments[1]); });
     test("rates", rates);
+    test("rates, strict", rates, {{"HOTSEAM_EMULATOR_STRICT", "1"}});
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }

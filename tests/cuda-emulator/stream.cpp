@@ -94,6 +94,13 @@ bool valid_stream(const void *stream) {
     return stream_of(const_cast<void *>(stream)) != nullptr;
 }
 
+CUresult idle_stream(const void *handle) {
+    std::lock_guard<std::mutex> lock(mutex);
+    Stream *stream = stream_of(const_cast<void *>(handle));
+    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    return stream->capture ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+}
+
 // The rules of `cuThreadExchangeStreamCaptureMode`: a global capture forbids such calls to every thread, a thread-local one to
 // its own, a relaxed one to none. Calls that wait are forbidden to the thread of any capture.
 bool capture_forbids(bool synchronous) {
@@ -404,6 +411,10 @@ EXPORTED CUresult cuGraphInstantiate_v2(CUgraphExec *out, CUgraph graph, CUgraph
 }
 
 EXPORTED CUresult cuGraphInstantiate(CUgraphExec *out, CUgraph graph, CUgraphNode *, char *, size_t) {
+    return cuGraphInstantiateWithFlags(out, graph, 0);
+}
+
+EXPORTED CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph, void *) {
     return cuGraphInstantiateWithFlags(out, graph, 0);
 }
 
