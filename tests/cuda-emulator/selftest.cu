@@ -90,7 +90,7 @@ KERNEL(hotseam_selftest_lanes, SelftestParams) {
 
 // y[n + i]; one past the end if `choice` is 1, the address 16 if it is 2, more stack than there is if it is 3, from an odd
 // address if it is 4.
-static __noinline__ float deep(unsigned n) {
+static __device__ __noinline__ float deep(unsigned n) {
     volatile float space[100000];
     space[n] = 1.0f;
     return space[n / 2];
