@@ -132,8 +132,8 @@ EXPORTED CUresult cuDriverGetVersion(int *version) {
     return CUDA_SUCCESS;
 }
 
-// NVRTC looks for tables of the driver as soon as `cuInit` succeeds, and takes for granted that there are some. Such a table begins
-// with its size in bytes; the ones given here have no entry.
+// NVRTC looks for tables of the driver as soon as `cuInit` succeeds, and takes for granted that there are some. Such a table
+// begins with its size in bytes; the ones given here have no entry.
 EXPORTED CUresult cuGetExportTable(const void **table, const void *) {
     static const uint64_t empty[1] = {sizeof empty};
     NEEDS_POINTER(table);
