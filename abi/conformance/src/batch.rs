@@ -61,8 +61,7 @@ impl Rows {
             }
         }
         pad(&mut positions, &mut row_seq, padding.saturating_sub(1));
-        let words =
-            |s: &SeqSpan| [s.row_begin, s.row_count, s.position, s.chunk].map(|number| number as i32);
+        let words = |s: &SeqSpan| [s.row_begin, s.row_count, s.position, s.chunk].map(|number| number as i32);
         let batch = Batch {
             size: size_of::<Batch>() as u32,
             n_rows: positions.len() as u32,

@@ -75,7 +75,8 @@ pub fn check(subject: &Subject<'_>, level: Level) -> Report {
 /// Runs every case through `bench`, which is given back.
 pub(crate) fn time<'a>(subject: &'a Subject<'a>, bench: Bench<'a>) -> Option<Bench<'a>> {
     let report = Report { variant: String::new(), cases: Vec::new(), batch_invariant: true };
-    let mut runner = Runner { subject, level: Level::Full, report, panicked: false, broken: false, bench: Some(bench) };
+    let mut runner =
+        Runner { subject, level: Level::Full, report, panicked: false, broken: false, bench: Some(bench) };
     cases::run_all(&mut runner);
     runner.bench
 }
@@ -178,10 +179,7 @@ impl Runner<'_> {
 
 /// Calls the subject with a case, on its device if it has one; the code, and how long the call and what it enqueued took,
 /// in seconds.
-pub(crate) fn call<C: Case>(
-    subject: &Subject<'_>,
-    case: &mut C,
-) -> std::result::Result<(i32, f64), Failed> {
+pub(crate) fn call<C: Case>(subject: &Subject<'_>, case: &mut C) -> std::result::Result<(i32, f64), Failed> {
     let (layer, class) = case.layer();
     let ctx = context(subject, case.rows().phase, layer, class);
     match subject.device {

@@ -213,7 +213,8 @@ impl Case for Experts {
         };
         for (words, expert) in self.device_refs.words_mut().chunks_exact_mut(REF_WORDS).zip(&refs) {
             // SAFETY: the struct has no padding and as many bytes as the words.
-            let bytes = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(expert).cast::<u32>(), REF_WORDS) };
+            let bytes =
+                unsafe { std::slice::from_raw_parts(std::ptr::from_ref(expert).cast::<u32>(), REF_WORDS) };
             words.copy_from_slice(bytes);
         }
     }
