@@ -12,7 +12,7 @@ mod gemm;
 mod workspace;
 
 use hotseam_cuda::CudaError;
-use hotseam_sdk::Error;
+pub use hotseam_sdk::Error;
 
 /// What a plugin reports when the driver refuses.
 fn failed(e: CudaError) -> Error {
