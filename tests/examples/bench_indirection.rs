@@ -147,6 +147,8 @@ fn context(layer_class: u32) -> StepCtx {
         world: 1,
         step: 1,
         stream: 0,
+        workspace: std::ptr::null_mut(),
+        workspace_bytes: 0,
         host: hotseam_loader::host_services(),
     }
 }

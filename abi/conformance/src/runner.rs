@@ -148,6 +148,8 @@ pub(crate) fn context(subject: &Subject<'_>, phase: u32, layer: u32, layer_class
         world: 1,
         step: 1,
         stream: 0,
+        workspace: std::ptr::null_mut(),
+        workspace_bytes: 0,
         host: subject.host,
     }
 }

@@ -215,6 +215,7 @@ fn router_and_experts() {
         ids: ids.as_ptr(),
         weights: g["weights"].as_ptr(),
         experts: experts.as_ptr(),
+        experts_device: std::ptr::null(),
         out: output(&mut out, &[4, 8]),
     };
     // SAFETY: as above.

@@ -4,6 +4,7 @@
 use crate::plugin::HostServicesV1;
 use crate::{TensorRef, Text, WeightRef};
 use abi_stable::StableAbi;
+use core::ffi::c_void;
 
 /// Phases of a step. A step has one phase; rows of different phases are never mixed in one call.
 pub mod phase {
@@ -25,6 +26,9 @@ pub mod layer_class {
     pub const HCA: u32 = 2;
 }
 
+/// Bytes of [`StepCtx::workspace`] that every call on a device can count on.
+pub const MIN_WORKSPACE: u64 = 32 << 20;
+
 /// What is the same for every call of one layer in one step.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug)]
@@ -45,6 +49,10 @@ pub struct StepCtx {
     pub step: u64,
     /// Device stream, 0 on the CPU.
     pub stream: u64,
+    /// Device memory for the call's own use, aligned to 256 bytes; its content is undefined. Null on the CPU.
+    pub workspace: *mut c_void,
+    /// Bytes of `workspace`: at least [`MIN_WORKSPACE`] on a device, 0 on the CPU.
+    pub workspace_bytes: u64,
     /// Services of the host; valid for the whole process.
     pub host: *const HostServicesV1,
 }
@@ -188,7 +196,7 @@ pub struct CompressArgs {
     pub sources: *const i32,
     /// `[n_entries]` position for rope: the first token of the group.
     pub entry_positions: *const i32,
-    /// `[n_entries]` slot in `pool`.
+    /// `[n_entries]` slot in `pool`; on a device -1 marks a padded entry, of which nothing is read or written.
     pub out_slots: *const i32,
     /// `[rows]` state row to write, or -1.
     pub state_dst: *const i32,
@@ -347,8 +355,10 @@ pub struct ExpertsArgs {
     pub ids: *const i32,
     /// `[rows, topk]`.
     pub weights: *const f32,
-    /// `[n_experts]`.
+    /// `[n_experts]`, in host memory.
     pub experts: *const ExpertRef,
+    /// The same array in device memory; null on the CPU.
+    pub experts_device: *const ExpertRef,
     /// `[rows, hidden]` output, overwritten.
     pub out: TensorRef,
 }

@@ -8,7 +8,16 @@
 //! * **Thread**: step functions run on the engine thread, or on one thread the host names; never two at once on one
 //!   instance. Inside a call a plugin spreads work only through [`HostServicesV1::parallel_for`]; it owns no pool. A transport
 //!   may have threads that serve its connections; they end with the instance.
-//! * **Stream**: `StepCtx::stream` is 0 on the CPU. On a device a call enqueues on that stream and does not wait.
+//! * **Device**: the manifest says where a variant runs. On a device the argument structs themselves ([`StepCtx`], the `Args`,
+//!   [`Batch`], [`PoolRef`], ..) are host memory, and every array that they point to is device memory: the data of tensors,
+//!   positions, spans, tables, index lists, ids. A call reads the structs before it returns and the arrays on the stream;
+//!   it cannot trust the values of an array, so an index out of range names nothing. The primary context of the device is
+//!   current on the thread of every call but `probe`.
+//! * **Stream**: `StepCtx::stream` is 0 on the CPU. On a device a call enqueues on that stream and does not wait; it makes
+//!   no other stream, synchronises nothing and allocates nothing, so that a graph can be captured from it and replayed with
+//!   other values in the same arrays.
+//! * **Workspace**: `StepCtx::workspace` is memory of the device that a call may use until the next call of the step. A call
+//!   works in pieces where it would like more.
 //! * **Allocation**: step functions do not allocate once warm; scratch that grows to the largest shape seen is allowed.
 //! * **Aliasing**: outputs never alias inputs unless the argument says so.
 //! * **Zero rows**: `Batch::n_rows == 0` is legal, writes nothing and returns [`OK`].
@@ -30,7 +39,7 @@ pub use plugin::*;
 pub use tensor::*;
 
 /// Number of this contract draft. Host and plugin must have the same number.
-pub const CONTRACT: u32 = 3;
+pub const CONTRACT: u32 = 4;
 
 /// Name of the symbol by which a C or C++ plugin hands over its [`PluginV1`]:
 /// `const PluginV1 *hotseam_plugin_v1(void)`.

@@ -183,8 +183,9 @@ pub struct PluginV1 {
     /// Version of [`HostServicesV1`] the plugin needs.
     pub host_services: u32,
     /// JSON manifest: `name` (`seam/variant`), `version`, `description`, `base` (variant that serves the ops this one
-    /// leaves null, or null), `options` (`{name: {type, default, values?, help}}`), `requires` (`{cpu: [features],
-    /// libs: [names], cuda: {driver_min, sm: [capabilities]}}`, all optional), `panic` (panic strategy of the build).
+    /// leaves null, or null), `device` (`cpu` or `cuda`: where its ops run), `options` (`{name: {type, default, values?,
+    /// help}}`), `requires` (`{cpu: [features], libs: [names], cuda: {driver_min, sm: [capabilities]}}`, all optional),
+    /// `panic` (panic strategy of the build).
     pub manifest: Text,
     /// Whether the plugin can run on this machine: [`crate::OK`], or a code with the reason given to
     /// [`HostServicesV1::error`]. Worker thread; may be slow.

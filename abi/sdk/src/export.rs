@@ -36,10 +36,18 @@ macro_rules! __base {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __vtable {
-    ($seam:ident, $table:ident, $empty:expr, $plugin:ty, $($op:ident),+) => {{
+    (cpu, $seam:ident, $table:ident, $empty:expr, $plugin:ty, $($op:ident),+) => {{
         static TABLE: $crate::abi::$table = {
             let mut table = $empty;
             $(table.$op = Some($crate::shims::$seam::$op::<$plugin>);)+
+            table
+        };
+        Some(&TABLE)
+    }};
+    (cuda, $seam:ident, $table:ident, $empty:expr, $plugin:ty, $($op:ident),+) => {{
+        static TABLE: $crate::abi::$table = {
+            let mut table = $empty;
+            $(table.$op = Some($crate::cuda::shims::$seam::$op::<$plugin>);)+
             table
         };
         Some(&TABLE)
@@ -50,29 +58,29 @@ macro_rules! __vtable {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __with_seam {
-    (attention, $entry:ident, $plugin:ty, $($op:ident),+) => {
+    ($device:ident, attention, $entry:ident, $plugin:ty, $($op:ident),+) => {
         $entry.seam = $crate::abi::seam::ATTENTION;
-        $entry.attention = $crate::__vtable!(attention, AttentionV1,
+        $entry.attention = $crate::__vtable!($device, attention, AttentionV1,
             $crate::abi::AttentionV1 { store: None, compress: None, core: None }, $plugin, $($op),+);
     };
-    (indexer, $entry:ident, $plugin:ty, $($op:ident),+) => {
+    ($device:ident, indexer, $entry:ident, $plugin:ty, $($op:ident),+) => {
         $entry.seam = $crate::abi::seam::INDEXER;
-        $entry.indexer = $crate::__vtable!(indexer, IndexerV1,
+        $entry.indexer = $crate::__vtable!($device, indexer, IndexerV1,
             $crate::abi::IndexerV1 { compress: None, select: None }, $plugin, $($op),+);
     };
-    (moe, $entry:ident, $plugin:ty, $($op:ident),+) => {
+    ($device:ident, moe, $entry:ident, $plugin:ty, $($op:ident),+) => {
         $entry.seam = $crate::abi::seam::MOE;
-        $entry.moe = $crate::__vtable!(moe, MoeV1,
+        $entry.moe = $crate::__vtable!($device, moe, MoeV1,
             $crate::abi::MoeV1 { route: None, experts: None }, $plugin, $($op),+);
     };
-    (mhc, $entry:ident, $plugin:ty, $($op:ident),+) => {
+    ($device:ident, mhc, $entry:ident, $plugin:ty, $($op:ident),+) => {
         $entry.seam = $crate::abi::seam::MHC;
-        $entry.mhc = $crate::__vtable!(mhc, MhcV1,
+        $entry.mhc = $crate::__vtable!($device, mhc, MhcV1,
             $crate::abi::MhcV1 { pre: None, post: None, head: None }, $plugin, $($op),+);
     };
-    (kv_transport, $entry:ident, $plugin:ty, $($op:ident),+) => {
+    (cpu, kv_transport, $entry:ident, $plugin:ty, $($op:ident),+) => {
         $entry.seam = $crate::abi::seam::KV_TRANSPORT;
-        $entry.kv_transport = $crate::__vtable!(kv_transport, KvTransportV1,
+        $entry.kv_transport = $crate::__vtable!(cpu, kv_transport, KvTransportV1,
             $crate::abi::KvTransportV1 {
                 register: None, put: None, poll: None, cancel: None,
                 endpoint: None, connect: None, accept: None, close: None,
@@ -83,7 +91,9 @@ macro_rules! __with_seam {
 /// Exports a plugin: the static entry, the abi_stable root module and the C symbol. See the crate documentation.
 ///
 /// `options` is a JSON object `{name: {type: "boolean" | "integer" | "number" | "string", default, values?, help}}`,
-/// `cpu` a JSON list of the CPU features that [`Plugin::probe`](crate::Plugin::probe) asks for.
+/// `cpu` a JSON list of the CPU features that [`Plugin::probe`](crate::Plugin::probe) asks for. A plugin whose ops run on a
+/// CUDA device has `driver` (oldest version of CUDA that its kernels load on, such as `"13.0"`) and `sm` (a JSON list of compute
+/// capabilities) in their place, and implements the traits of [`crate::cuda`].
 #[macro_export]
 macro_rules! export_plugin {
     (
@@ -92,10 +102,36 @@ macro_rules! export_plugin {
         $(base: $base:literal,)?
         options: $options:literal, cpu: $cpu:literal $(,)?
     ) => {
+        $crate::__export!(
+            cpu, $seam, $plugin, [$($op),+], $name, $description, $crate::__base!($($base)?), $options,
+            concat!("{\"cpu\":", $cpu, "}")
+        );
+    };
+    (
+        seam: $seam:ident, plugin: $plugin:ty, ops: [$($op:ident),+ $(,)?],
+        name: $name:literal, description: $description:literal,
+        $(base: $base:literal,)?
+        options: $options:literal, driver: $driver:literal, sm: $sm:literal $(,)?
+    ) => {
+        $crate::__export!(
+            cuda, $seam, $plugin, [$($op),+], $name, $description, $crate::__base!($($base)?), $options,
+            concat!("{\"cuda\":{\"driver_min\":\"", $driver, "\",\"sm\":", $sm, "}}")
+        );
+    };
+}
+
+/// What [`export_plugin!`] makes.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __export {
+    (
+        $device:ident, $seam:ident, $plugin:ty, [$($op:ident),+], $name:literal, $description:literal, $base:expr,
+        $options:literal, $requires:expr
+    ) => {
         const MANIFEST: &str = concat!(
             "{\"name\":\"", $name, "\",\"version\":\"", env!("CARGO_PKG_VERSION"), "\",\"description\":\"", $description,
-            "\",\"base\":", $crate::__base!($($base)?), ",\"options\":", $options, ",\"requires\":{\"cpu\":", $cpu,
-            "},\"panic\":\"", $crate::__panic_strategy!(), "\"}"
+            "\",\"base\":", $base, ",\"device\":\"", stringify!($device), "\",\"options\":", $options, ",\"requires\":",
+            $requires, ",\"panic\":\"", $crate::__panic_strategy!(), "\"}"
         );
 
         static PLUGIN: $crate::abi::PluginV1 = {
@@ -115,7 +151,7 @@ macro_rules! export_plugin {
                 mhc: None,
                 kv_transport: None,
             };
-            $crate::__with_seam!($seam, entry, $plugin, $($op),+);
+            $crate::__with_seam!($device, $seam, entry, $plugin, $($op),+);
             entry
         };
 

@@ -30,8 +30,8 @@ impl Host {
         (self.services.log)(self.services.ctx, log_level::INFO, text(target), text(message));
     }
 
-    /// Sets the error text of the running call: gives the host the text of a failure. The shims do it for errors that are returned; a transport does it for a ticket
-    /// that it reports as failed.
+    /// Gives the host the text of a failure of the running call. The shims do it for errors that are returned; a transport
+    /// does it for a ticket that it reports as failed.
     pub fn report(&self, message: &str) {
         (self.services.error)(self.services.ctx, text(message));
     }
@@ -100,6 +100,16 @@ impl Ctx {
     /// Whether the rows are new tokens, one a sequence.
     pub fn is_decode(&self) -> bool {
         self.raw.phase == phase::DECODE
+    }
+
+    /// Stream of the device that the call enqueues on; 0 on the CPU.
+    pub fn stream(&self) -> u64 {
+        self.raw.stream
+    }
+
+    /// Address and bytes of the device memory that the call may use for itself.
+    pub fn workspace(&self) -> (u64, u64) {
+        (self.raw.workspace as u64, self.raw.workspace_bytes)
     }
 
     /// Layer number.

@@ -14,6 +14,7 @@
 //! contiguity, alignment), turn a returned [`Error`] into code and text, and a panic into
 //! [`hotseam_abi::ERR_PANIC`].
 
+pub mod cuda;
 mod error;
 mod export;
 mod host;

@@ -33,7 +33,7 @@ fn panicked(payload: &(dyn Any + Send)) -> Error {
 static HOST: OnceLock<Host> = OnceLock::new();
 
 /// Runs one op of instance `this`.
-fn call<P, A>(
+pub(crate) fn call<P, A>(
     this: *mut c_void,
     ctx: *const StepCtx,
     args: *const A,

@@ -16,17 +16,30 @@ fn describe(t: &TensorRef) -> String {
     format!("{:?} dtype {}", &t.shape[..(t.ndim as usize).min(4)], t.dtype)
 }
 
-/// Checks device, rank, dtype, contiguity and alignment; returns the number of elements.
+/// As [`check_on`], in host memory.
 fn check(t: &TensorRef, what: &str, ndim: u32, want: &[u32], align: usize) -> Result<usize> {
+    check_on(device::CPU, t, what, ndim, want, align)
+}
+
+/// Checks device, rank, dtype, contiguity and alignment; returns the number of elements.
+pub(crate) fn check_on(
+    device: u32,
+    t: &TensorRef,
+    what: &str,
+    ndim: u32,
+    want: &[u32],
+    align: usize,
+) -> Result<usize> {
     if t.ndim > 4 || t.ndim != ndim || !want.contains(&t.dtype) {
         return Err(Error::argument(format!(
             "{what} is {}, expected {ndim} dimensions, dtype {want:?}",
             describe(t)
         )));
     }
-    if t.device != device::CPU {
+    if t.device != device {
+        let place = if device == device::CPU { "the CPU" } else { "a CUDA device" };
         return Err(Error::argument(format!(
-            "{what} is on device {}, this plugin runs on the CPU",
+            "{what} is on a device of kind {}, this plugin runs on {place}",
             t.device
         )));
     }
@@ -255,7 +268,7 @@ pub(crate) fn dim(t: &TensorRef, d: usize, what: &str) -> Result<usize> {
     usize::try_from(t.shape[d]).map_err(|_| Error::argument(format!("{what} has a negative extent")))
 }
 
-fn same_shape(t: &TensorRef, what: &str, shape: &[usize]) -> Result<()> {
+pub(crate) fn same_shape(t: &TensorRef, what: &str, shape: &[usize]) -> Result<()> {
     if shape.iter().zip(&t.shape).any(|(want, have)| *want as i64 != *have) {
         return Err(Error::argument(format!("{what} is {}, expected {shape:?}", describe(t))));
     }

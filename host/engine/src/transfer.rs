@@ -106,6 +106,8 @@ pub(crate) fn context() -> StepCtx {
         world: 1,
         step: 0,
         stream: 0,
+        workspace: std::ptr::null_mut(),
+        workspace_bytes: 0,
         host: host_services(),
     }
 }

@@ -43,7 +43,7 @@ mod verify;
 pub use error::LoadError;
 pub use instance::{Instance, Shape};
 pub use loader::{Description, Loader, LoaderConfig};
-pub use manifest::{Cuda, Manifest, OptionKind, OptionSpec, Requires};
+pub use manifest::{Cuda, Device, Manifest, OptionKind, OptionSpec, Requires};
 pub use plugin::{Entry, Plugin};
 pub use policy::{Policy, Trust};
 pub use probe::Probe;

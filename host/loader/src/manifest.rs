@@ -17,6 +17,9 @@ pub struct Manifest {
     pub description: String,
     /// Variant that serves the ops this one leaves out.
     pub base: Option<String>,
+    /// Where its ops run, and so where the memory of their arguments is.
+    #[serde(default)]
+    pub device: Device,
     /// Options by name.
     pub options: BTreeMap<String, OptionSpec>,
     /// What the machine must have.
@@ -40,6 +43,27 @@ pub struct OptionSpec {
     /// One line for people.
     #[serde(default)]
     pub help: String,
+}
+
+/// Where the ops of a variant run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    /// On the CPU, in host memory.
+    #[default]
+    Cpu,
+    /// On a CUDA device, in its memory.
+    Cuda,
+}
+
+impl Device {
+    /// Name as it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
+        }
+    }
 }
 
 /// Type of an option.
@@ -116,7 +140,7 @@ impl Manifest {
     /// As [`Manifest::parse`], of a value.
     pub(crate) fn read(value: &Value) -> Result<Self, String> {
         let top = Object::new("the manifest", value)?;
-        top.known(&["name", "version", "description", "base", "options", "requires", "panic"])?;
+        top.known(&["name", "version", "description", "base", "device", "options", "requires", "panic"])?;
 
         let mut options = BTreeMap::new();
         if let Some(value) = top.fields.get("options") {
@@ -138,11 +162,17 @@ impl Manifest {
                 "name: expected `seam/variant` of letters, digits, `-` and `_`, found `{name}`"
             ));
         }
+        let device = match top.optional_string("device")?.as_deref() {
+            None | Some("cpu") => Device::Cpu,
+            Some("cuda") => Device::Cuda,
+            Some(other) => return Err(format!("device: expected `cpu` or `cuda`, found `{other}`")),
+        };
         Ok(Self {
             name,
             version: top.string("version")?,
             description: top.string("description")?,
             base: top.optional_string("base")?,
+            device,
             options,
             requires,
             panic: top.optional_string("panic")?,

@@ -4,7 +4,7 @@
 //! mirror is compared again once the binary has been opened.
 
 use crate::error::LoadError;
-use crate::manifest::{Manifest, OptionSpec, Requires};
+use crate::manifest::{Device, Manifest, OptionSpec, Requires};
 use crate::resolve;
 use crate::suggest::did_you_mean;
 use hotseam_abi::{PluginV1, seam};
@@ -80,6 +80,8 @@ struct File {
     description: String,
     base: Option<String>,
     #[serde(default)]
+    device: Device,
+    #[serde(default)]
     options: BTreeMap<String, OptionSpec>,
     #[serde(default)]
     requires: Requires,
@@ -149,6 +151,7 @@ impl Sidecar {
             sha256: self.sha256.clone(),
             description: manifest.description,
             base: manifest.base,
+            device: manifest.device,
             options: manifest.options,
             requires: manifest.requires,
             panic: manifest.panic,
@@ -200,6 +203,7 @@ impl Sidecar {
             ("version".to_owned(), file.version.into()),
             ("description".to_owned(), file.description.into()),
             ("base".to_owned(), file.base.into()),
+            ("device".to_owned(), file.device.name().into()),
             ("options".to_owned(), serde_json::to_value(&file.options).unwrap_or_default()),
             ("requires".to_owned(), serde_json::to_value(&file.requires).unwrap_or_default()),
             ("panic".to_owned(), file.panic.into()),

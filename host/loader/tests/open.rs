@@ -102,6 +102,8 @@ fn instances_are_called_and_destroyed() {
         world: 1,
         step: 41,
         stream: 0,
+        workspace: std::ptr::null_mut(),
+        workspace_bytes: 0,
         host: host_services(),
     };
     let store = plugin.entry().attention.and_then(|t| t.store).expect("store");

@@ -177,7 +177,7 @@ fn not_a_plugin() {
 
 #[test]
 fn contract_and_size() {
-    assert_refused(open(&manifest(NAME), &["CONTRACT=77"]), 207, &["expected 3", "found 77", "Rebuild"]);
+    assert_refused(open(&manifest(NAME), &["CONTRACT=77"]), 207, &["expected 4", "found 77", "Rebuild"]);
     assert_refused(open(&manifest(NAME), &["ENTRY_SIZE=24"]), 205, &["too short", "found 24"]);
     assert_refused(open(&manifest(NAME), &["DESTROY=0"]), 205, &["`destroy`", "null"]);
     assert_refused(open(&manifest(NAME), &["HOST_SERVICES=2"]), 209, &["host services 2", "at most 1"]);

@@ -56,6 +56,8 @@ fn a_panic_is_an_error_of_the_call() {
         world: 1,
         step: 0,
         stream: 0,
+        workspace: std::ptr::null_mut(),
+        workspace_bytes: 0,
         host: host_services(),
     };
     let batch = hotseam_abi::Batch {

@@ -55,7 +55,7 @@ fn a_sidecar_that_fits_is_accepted_under_every_policy_that_it_satisfies() {
         "{error}"
     );
     let text = write_sidecar(&path);
-    for line in ["schema: 1", "name: attention/x", "kind: attention", "contract: 3", "host_services: 1"] {
+    for line in ["schema: 1", "name: attention/x", "kind: attention", "contract: 4", "host_services: 1"] {
         assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
     }
     loader(dir.path(), open()).open(NAME).expect("accepted");
@@ -98,7 +98,7 @@ fn what_the_sidecar_says_is_judged_before_the_code_runs() {
         fs::write(sidecar_path(&path), text.replace(from, to)).expect("written");
         refused(loader(dir.path(), open()).open(NAME), code)
     };
-    assert!(with("contract: 3", "contract: 9", 207).contains("expected 3, found 9"));
+    assert!(with("contract: 4", "contract: 9", 207).contains("expected 4, found 9"));
     assert!(
         with("host_services: 1", "host_services: 3", 209)
             .contains("needs host services 3, expected at most 1")
@@ -123,12 +123,12 @@ fn bad_sidecars_are_refused_by_place_and_field() {
     let line = |word: &str| text.lines().position(|l| l.contains(word)).expect("a line") + 1;
     for (from, to, at, words) in [
         (
-            "contract: 3",
+            "contract: 4",
             "contrakt: 1",
             Some(("contract:", 1)),
             "unknown field `contrakt`. Did you mean `contract`?",
         ),
-        ("contract: 3", "contract: one", Some(("contract:", 11)), "contract: invalid type"),
+        ("contract: 4", "contract: one", Some(("contract:", 11)), "contract: invalid type"),
         ("schema: 1", "schema: 2", Some(("schema", 1)), "schema: expected 1, found 2"),
         (
             "kind: attention",

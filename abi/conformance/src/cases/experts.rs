@@ -146,6 +146,7 @@ impl Experts {
             ids: self.ids.ptr(),
             weights: self.weights.ptr(),
             experts: self.refs.as_ptr(),
+            experts_device: std::ptr::null(),
             out: self.out.tensor_f32(&shape),
         }
     }

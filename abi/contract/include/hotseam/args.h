@@ -25,6 +25,9 @@ extern "C" {
 /** Ratio 128: window, plus all compressed entries. */
 #define HOTSEAM_LAYER_CLASS_HCA 2u
 
+/** Bytes of `StepCtx::workspace` that every call on a device can count on. */
+#define HOTSEAM_MIN_WORKSPACE ((uint64_t)32 << 20)
+
 /** What is the same for every call of one layer in one step. */
 struct HotseamStepCtx {
     /** Bytes of this struct known to the host. */
@@ -43,6 +46,10 @@ struct HotseamStepCtx {
     uint64_t step;
     /** Device stream, 0 on the CPU. */
     uint64_t stream;
+    /** Device memory for the call's own use, aligned to 256 bytes; its content is undefined. Null on the CPU. */
+    void *workspace;
+    /** Bytes of `workspace`: at least `MIN_WORKSPACE` on a device, 0 on the CPU. */
+    uint64_t workspace_bytes;
     /** Services of the host; valid for the whole process. */
     const HotseamHostServicesV1 *host;
 };
@@ -174,7 +181,7 @@ struct HotseamCompressArgs {
     const int32_t *sources;
     /** `[n_entries]` position for rope: the first token of the group. */
     const int32_t *entry_positions;
-    /** `[n_entries]` slot in `pool`. */
+    /** `[n_entries]` slot in `pool`; on a device -1 marks a padded entry, of which nothing is read or written. */
     const int32_t *out_slots;
     /** `[rows]` state row to write, or -1. */
     const int32_t *state_dst;
@@ -323,8 +330,10 @@ struct HotseamExpertsArgs {
     const int32_t *ids;
     /** `[rows, topk]`. */
     const float *weights;
-    /** `[n_experts]`. */
+    /** `[n_experts]`, in host memory. */
     const HotseamExpertRef *experts;
+    /** The same array in device memory; null on the CPU. */
+    const HotseamExpertRef *experts_device;
     /** `[rows, hidden]` output, overwritten. */
     HotseamTensorRef out;
 };

@@ -19,11 +19,12 @@ HOTSEAM_LAYOUT(sizeof(HotseamWeightRef) == 184 && offsetof(HotseamWeightRef, for
                && offsetof(HotseamWeightRef, global_scale) == 4 && offsetof(HotseamWeightRef, data) == 8
                && offsetof(HotseamWeightRef, scales) == 96);
 HOTSEAM_LAYOUT(sizeof(HotseamText) == 16 && offsetof(HotseamText, ptr) == 0 && offsetof(HotseamText, len) == 8);
-HOTSEAM_LAYOUT(sizeof(HotseamStepCtx) == 48 && offsetof(HotseamStepCtx, size) == 0
+HOTSEAM_LAYOUT(sizeof(HotseamStepCtx) == 64 && offsetof(HotseamStepCtx, size) == 0
                && offsetof(HotseamStepCtx, phase) == 4 && offsetof(HotseamStepCtx, layer) == 8
                && offsetof(HotseamStepCtx, layer_class) == 12 && offsetof(HotseamStepCtx, rank) == 16
                && offsetof(HotseamStepCtx, world) == 20 && offsetof(HotseamStepCtx, step) == 24
-               && offsetof(HotseamStepCtx, stream) == 32 && offsetof(HotseamStepCtx, host) == 40);
+               && offsetof(HotseamStepCtx, stream) == 32 && offsetof(HotseamStepCtx, workspace) == 40
+               && offsetof(HotseamStepCtx, workspace_bytes) == 48 && offsetof(HotseamStepCtx, host) == 56);
 HOTSEAM_LAYOUT(sizeof(HotseamSeqSpan) == 16 && offsetof(HotseamSeqSpan, row_begin) == 0
                && offsetof(HotseamSeqSpan, row_count) == 4 && offsetof(HotseamSeqSpan, position) == 8
                && offsetof(HotseamSeqSpan, chunk) == 12);
@@ -77,13 +78,13 @@ HOTSEAM_LAYOUT(sizeof(HotseamRouteArgs) == 400 && offsetof(HotseamRouteArgs, siz
                && offsetof(HotseamRouteArgs, ids) == 384 && offsetof(HotseamRouteArgs, weights) == 392);
 HOTSEAM_LAYOUT(sizeof(HotseamExpertRef) == 552 && offsetof(HotseamExpertRef, w1) == 0
                && offsetof(HotseamExpertRef, w2) == 184 && offsetof(HotseamExpertRef, w3) == 368);
-HOTSEAM_LAYOUT(sizeof(HotseamExpertsArgs) == 232 && offsetof(HotseamExpertsArgs, size) == 0
+HOTSEAM_LAYOUT(sizeof(HotseamExpertsArgs) == 240 && offsetof(HotseamExpertsArgs, size) == 0
                && offsetof(HotseamExpertsArgs, topk) == 4 && offsetof(HotseamExpertsArgs, n_experts) == 8
                && offsetof(HotseamExpertsArgs, swiglu_limit) == 12
                && offsetof(HotseamExpertsArgs, routed_scale) == 16 && offsetof(HotseamExpertsArgs, batch) == 24
                && offsetof(HotseamExpertsArgs, x) == 32 && offsetof(HotseamExpertsArgs, ids) == 120
                && offsetof(HotseamExpertsArgs, weights) == 128 && offsetof(HotseamExpertsArgs, experts) == 136
-               && offsetof(HotseamExpertsArgs, out) == 144);
+               && offsetof(HotseamExpertsArgs, experts_device) == 144 && offsetof(HotseamExpertsArgs, out) == 152);
 HOTSEAM_LAYOUT(sizeof(HotseamMhcPreArgs) == 728 && offsetof(HotseamMhcPreArgs, size) == 0
                && offsetof(HotseamMhcPreArgs, iters) == 4 && offsetof(HotseamMhcPreArgs, hc_eps) == 8
                && offsetof(HotseamMhcPreArgs, norm_eps) == 12 && offsetof(HotseamMhcPreArgs, batch) == 16

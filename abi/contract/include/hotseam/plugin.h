@@ -151,8 +151,9 @@ struct HotseamPluginV1 {
     /** Version of `HostServicesV1` the plugin needs. */
     uint32_t host_services;
     /** JSON manifest: `name` (`seam/variant`), `version`, `description`, `base` (variant that serves the ops this one
-     *  leaves null, or null), `options` (`{name: {type, default, values?, help}}`), `requires` (`{cpu: [features],
-     *  libs: [names], cuda: {driver_min, sm: [capabilities]}}`, all optional), `panic` (panic strategy of the build). */
+     *  leaves null, or null), `device` (`cpu` or `cuda`: where its ops run), `options` (`{name: {type, default, values?,
+     *  help}}`), `requires` (`{cpu: [features], libs: [names], cuda: {driver_min, sm: [capabilities]}}`, all optional),
+     *  `panic` (panic strategy of the build). */
     HotseamText manifest;
     /** Whether the plugin can run on this machine: `OK`, or a code with the reason given to
      *  `HostServicesV1::error`. Worker thread; may be slow. */

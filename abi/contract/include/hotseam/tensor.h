@@ -46,7 +46,7 @@ extern "C" {
 #endif
 
 /** Number of this contract draft. Host and plugin must have the same number. */
-#define HOTSEAM_CONTRACT 3u
+#define HOTSEAM_CONTRACT 4u
 
 /** Name of the symbol by which a C or C++ plugin hands over its `PluginV1`:
  *  `const PluginV1 *hotseam_plugin_v1(void)`. */

@@ -29,7 +29,7 @@ layouts! {
     TensorRef { data, shape, strides, dtype, ndim, device, device_id }
     WeightRef { format, global_scale, data, scales }
     Text { ptr, len }
-    StepCtx { size, phase, layer, layer_class, rank, world, step, stream, host }
+    StepCtx { size, phase, layer, layer_class, rank, world, step, stream, workspace, workspace_bytes, host }
     SeqSpan { row_begin, row_count, position, chunk }
     Batch { size, n_rows, n_seqs, positions, row_seq, seqs }
     RopeTables { cos, sin }
@@ -40,7 +40,7 @@ layouts! {
     SelectArgs { size, ratio, heads, topk, scores_width, batch, q_lora, x, wq_b, weights_proj, rope, keys, ids, scores }
     RouteArgs { size, topk, routed_scale, batch, x, gate, bias, tid2eid, input_ids, ids, weights }
     ExpertRef { w1, w2, w3 }
-    ExpertsArgs { size, topk, n_experts, swiglu_limit, routed_scale, batch, x, ids, weights, experts, out }
+    ExpertsArgs { size, topk, n_experts, swiglu_limit, routed_scale, batch, x, ids, weights, experts, experts_device, out }
     MhcPreArgs { size, iters, hc_eps, norm_eps, batch, streams, fn_weight, base, scale, next_norm, x, post, comb }
     MhcPostArgs { size, batch, f, streams, post, comb, out }
     MhcHeadArgs { size, hc_eps, norm_eps, batch, streams, fn_weight, base, scale, x }

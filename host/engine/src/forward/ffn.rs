@@ -51,6 +51,7 @@ impl Forward {
             ids: self.ws.expert_ids.as_ptr(),
             weights: self.ws.expert_weights.as_ptr(),
             experts: self.experts[layer].as_ptr(),
+            experts_device: std::ptr::null(),
             out: refs::f32s_mut(&mut self.ws.y[..n * hidden], [n, hidden]),
         };
         step.probe.call(&cells.experts, ctx, &experts, n)?;

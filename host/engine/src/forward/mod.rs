@@ -197,6 +197,8 @@ fn context(step: &Step<'_>, layer: u32, class: LayerClass) -> StepCtx {
         world: 1,
         step: step.number,
         stream: 0,
+        workspace: std::ptr::null_mut(),
+        workspace_bytes: 0,
         host: host_services(),
     }
 }

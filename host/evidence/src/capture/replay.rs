@@ -247,6 +247,8 @@ impl Run<'_> {
             world: 1,
             step: 0,
             stream: 0,
+            workspace: std::ptr::null_mut(),
+            workspace_bytes: 0,
             host: hotseam_loader::host_services(),
         }
     }

@@ -67,6 +67,8 @@ pub(crate) fn step(number: u64) -> StepCtx {
         world: 1,
         step: number,
         stream: 0,
+        workspace: std::ptr::null_mut(),
+        workspace_bytes: 0,
         host: host_services(),
     }
 }

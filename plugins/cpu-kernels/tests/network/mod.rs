@@ -401,6 +401,7 @@ impl Network {
             ids: ids.as_ptr(),
             weights: weights.as_ptr(),
             experts: experts.as_ptr(),
+            experts_device: std::ptr::null(),
             out: f32s(f, &[n, hidden]),
         };
         // SAFETY: the tensors above are as the contract says.

@@ -1,0 +1,119 @@
+//! Memory of the device whose context is current.
+
+use crate::device::memory_info;
+use crate::error::{CudaError, Result, check};
+use cudarc::driver::sys::{self, CUresult, CUstream};
+
+/// A block of device memory, aligned to 256 bytes. Its address does not change.
+#[derive(Debug)]
+pub struct Buffer {
+    address: u64,
+    bytes: usize,
+}
+
+impl Buffer {
+    /// `bytes` of undefined content; `what` names the block in the error.
+    ///
+    /// # Errors
+    /// If the device has not so much.
+    pub fn new(bytes: usize, what: &str) -> Result<Self> {
+        let mut address = 0;
+        // SAFETY: the integer is writable.
+        match unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes.max(1)) } {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                let (free, total) = memory_info()?;
+                Err(CudaError::Memory { what: what.to_owned(), wanted: bytes as u64, free, total })
+            }
+            code => check("cuMemAlloc", code).map(|()| Self { address, bytes }),
+        }
+    }
+
+    /// As [`Buffer::new`], of zeros.
+    ///
+    /// # Errors
+    /// As [`Buffer::new`].
+    pub fn zeroed(bytes: usize, what: &str) -> Result<Self> {
+        let buffer = Self::new(bytes, what)?;
+        fill(buffer.address, 0, bytes)?;
+        Ok(buffer)
+    }
+
+    /// A copy of host memory.
+    ///
+    /// # Errors
+    /// As [`Buffer::new`].
+    pub fn of<T: Copy>(values: &[T], what: &str) -> Result<Self> {
+        let buffer = Self::new(size_of_val(values), what)?;
+        copy_to_device(buffer.address, values)?;
+        Ok(buffer)
+    }
+
+    /// Address of the first byte.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Number of bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `new`, and nobody uses it any more. The driver waits for what was enqueued.
+        let _ = unsafe { sys::cuMemFree_v2(self.address) };
+    }
+}
+
+/// Copies host memory to the device, and waits.
+///
+/// # Errors
+/// If the driver refuses, or something enqueued earlier failed.
+pub fn copy_to_device<T: Copy>(to: u64, from: &[T]) -> Result<()> {
+    if from.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: the source is borrowed for its length; the driver checks the destination.
+    check("cuMemcpyHtoD", unsafe { sys::cuMemcpyHtoD_v2(to, from.as_ptr().cast(), size_of_val(from)) })
+}
+
+/// Copies device memory to the host, and waits.
+///
+/// # Errors
+/// As [`copy_to_device`].
+pub fn copy_from_device<T: Copy>(to: &mut [T], from: u64) -> Result<()> {
+    if to.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: the destination is borrowed for its length, and every bit pattern that a kernel writes is taken as it is by
+    // the plain numbers this is used with; the driver checks the source.
+    check("cuMemcpyDtoH", unsafe { sys::cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), from, size_of_val(to)) })
+}
+
+/// Copies within the device, on `stream`.
+///
+/// # Errors
+/// If the driver refuses.
+pub fn copy_on_device(to: u64, from: u64, bytes: usize, stream: u64) -> Result<()> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    // SAFETY: the driver checks both addresses; the stream is the caller's.
+    check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream as CUstream) })
+}
+
+/// Fills `bytes` of device memory with a byte, and waits.
+///
+/// # Errors
+/// If the driver refuses.
+pub fn fill(to: u64, byte: u8, bytes: usize) -> Result<()> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    // SAFETY: the driver checks the address.
+    unsafe {
+        check("cuMemsetD8", sys::cuMemsetD8_v2(to, byte, bytes))?;
+        check("cuStreamSynchronize", sys::cuStreamSynchronize(std::ptr::null_mut()))
+    }
+}

@@ -1,0 +1,128 @@
+//! Kernels: machine code for a device, and launches.
+
+use crate::device::current_sm;
+use crate::error::{CudaError, Result, check};
+use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute, CUmodule, CUresult, CUstream};
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+
+/// Machine code for one compute capability.
+#[derive(Debug, Clone, Copy)]
+pub struct Image {
+    /// Compute capability: 90 for 9.0. Such code runs on no other.
+    pub sm: u32,
+    /// The cubin.
+    pub bytes: &'static [u8],
+}
+
+/// Code that is loaded into the current context.
+#[derive(Debug, Clone)]
+pub struct Module(Arc<Loaded>);
+
+#[derive(Debug)]
+struct Loaded(CUmodule);
+
+// SAFETY: a module may be used from any thread whose context is the one it was loaded into.
+unsafe impl Send for Loaded {}
+// SAFETY: as above; it is not changed.
+unsafe impl Sync for Loaded {}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        // SAFETY: loaded once, and no kernel of it is left.
+        let _ = unsafe { sys::cuModuleUnload(self.0) };
+    }
+}
+
+impl Module {
+    /// Loads the image that is for the current device. May synchronise the device; not for the step loop.
+    ///
+    /// # Errors
+    /// If no image is for the device, or the driver refuses it.
+    pub fn load(images: &[Image]) -> Result<Self> {
+        let sm = current_sm()?;
+        let Some(image) = images.iter().find(|image| image.sm == sm) else {
+            return Err(CudaError::NoImage {
+                have: images.iter().map(|image| image.sm).collect(),
+                found: sm,
+            });
+        };
+        let mut module = std::ptr::null_mut();
+        // SAFETY: an image is a whole cubin, which carries its own length.
+        check("cuModuleLoadData", unsafe {
+            sys::cuModuleLoadData(&raw mut module, image.bytes.as_ptr().cast())
+        })?;
+        Ok(Self(Arc::new(Loaded(module))))
+    }
+
+    /// The kernel of that name.
+    ///
+    /// # Errors
+    /// If the module has none.
+    pub fn kernel(&self, name: &str) -> Result<Kernel> {
+        let missing = || CudaError::NoKernel { name: name.to_owned() };
+        let text = CString::new(name).map_err(|_| missing())?;
+        let mut function = std::ptr::null_mut();
+        // SAFETY: the pointer is writable; the name is terminated.
+        match unsafe { sys::cuModuleGetFunction(&raw mut function, self.0.0, text.as_ptr()) } {
+            CUresult::CUDA_ERROR_NOT_FOUND => Err(missing()),
+            code => {
+                check("cuModuleGetFunction", code).map(|()| Kernel { function, _module: Arc::clone(&self.0) })
+            }
+        }
+    }
+}
+
+/// A function of a module; it keeps the module loaded.
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    function: CUfunction,
+    _module: Arc<Loaded>,
+}
+
+// SAFETY: as for a module.
+unsafe impl Send for Kernel {}
+// SAFETY: as for a module.
+unsafe impl Sync for Kernel {}
+
+impl Kernel {
+    /// Lets a launch take up to `bytes` of dynamic shared memory, where that is more than 48 KiB.
+    ///
+    /// # Errors
+    /// If the device has not so much.
+    pub fn allow_shared(&self, bytes: u32) -> Result<()> {
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function lives as long as its module.
+        check("cuFuncSetAttribute", unsafe {
+            sys::cuFuncSetAttribute(self.function, attribute, bytes as i32)
+        })
+    }
+
+    /// Enqueues the kernel with one argument, which is copied. A grid without blocks enqueues nothing.
+    ///
+    /// # Safety
+    /// `params` is what the kernel takes, byte for byte, and the memory that it names is valid until the kernel has run.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub unsafe fn launch<P: Copy>(
+        &self,
+        stream: u64,
+        grid: [u32; 3],
+        threads: u32,
+        dynamic_shared: u32,
+        params: &P,
+    ) -> Result<()> {
+        if grid.contains(&0) {
+            return Ok(());
+        }
+        let mut argument = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
+        let [x, y, z] = grid;
+        // SAFETY: the caller's contract; the driver copies the argument before it returns.
+        check("cuLaunchKernel", unsafe {
+            let (stream, none) = (stream as CUstream, std::ptr::null_mut());
+            let (f, shared, arguments) = (self.function, dynamic_shared, argument.as_mut_ptr());
+            sys::cuLaunchKernel(f, x, y, z, threads, 1, 1, shared, stream, arguments, none)
+        })
+    }
+}

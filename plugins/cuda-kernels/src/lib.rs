@@ -1,0 +1,6 @@
+//! CUDA kernels of the stock and patched variants. Sources are in `cuda/`, one file a module; `build.rs` compiles them with
+//! NVRTC to machine code for sm_90 and sm_120, which a plugin carries, so that its content hash covers its kernels.
+//!
+//! Sources are written by `cuda/kernel.cuh`, so that the same kernels run on a CPU under `tests/cuda-emulator`.
+
+pub mod images;
