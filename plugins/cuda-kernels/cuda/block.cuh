@@ -43,6 +43,21 @@ DEVICE float block_max(float value, float *scratch) {
     return most;
 }
 
+// Sums of 32 values each over the warp: lane `i` gets that of `v[i]`. `v` is spent.
+DEVICE float warp_sums(float (&v)[32]) {
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) {
+        bool high = (lane_id() & step) != 0;
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            if (i >= step) continue;
+            float keep = high ? v[i + step] : v[i], give = high ? v[i] : v[i + step];
+            v[i] = keep + __shfl_xor_sync(ALL_LANES, give, step);
+        }
+    }
+    return v[0];
+}
+
 // Sum of the values of the lanes before this one.
 DEVICE int warp_scan(int value) {
     int sum = value;

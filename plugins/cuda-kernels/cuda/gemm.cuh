@@ -34,13 +34,7 @@ DEVICE void few_rows(
             long long col = base + 4 * f;
             const float *row = row_of(r);
             float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (row != nullptr && col + 4 <= to) {
-                four = load_floats(row + col);
-            } else if (row != nullptr) {
-                if (col < to) four.x = row[col];
-                if (col + 1 < to) four.y = row[col + 1];
-                if (col + 2 < to) four.z = row[col + 2];
-            }
+            if (row != nullptr) four = load_floats_until(row, col, to);
             xs[r * (FEW_STAGE / 4) + few_place(f)] = four;
         }
         __syncthreads();
@@ -84,6 +78,34 @@ DEVICE void few_products(
     for (int o = 0; o < OUTS; o++) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) acc[o][r] = warp_sum(acc[o][r]);
+    }
+}
+
+template <int ROWS, class RowOf, class Store>
+DEVICE void few_pair(
+    int rows, const RowOf &row_of, const WeightRow (&w)[2], long long k, float *shared, const Store &store
+) {
+    float acc[2][ROWS];
+    few_products<ROWS, 2>(row_of, w, k, shared, acc);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        if (r < rows && lane_id() == r) store(r, acc[0][r], acc[1][r]);
+    }
+}
+
+// Two outputs of this warp for at most `FEW_ROWS_MOST` rows: calls `store(r, first, second)` once for each row.
+template <class RowOf, class Store>
+DEVICE void few_outputs(
+    int rows, const RowOf &row_of, const WeightRow (&w)[2], long long k, float *shared, const Store &store
+) {
+    if (rows <= 1) {
+        few_pair<1>(rows, row_of, w, k, shared, store);
+    } else if (rows == 2) {
+        few_pair<2>(rows, row_of, w, k, shared, store);
+    } else if (rows <= 4) {
+        few_pair<4>(rows, row_of, w, k, shared, store);
+    } else {
+        few_pair<8>(rows, row_of, w, k, shared, store);
     }
 }
 

@@ -95,15 +95,27 @@ DEVICE float4 load_floats(const float *from) {
     return make_float4(from[0], from[1], from[2], from[3]);
 }
 
-DEVICE void store_floats(float *to, float4 v) {
-    if (((size_t)to & 15) == 0) {
+// Four floats of a row from `col` on, zeros from `end` on.
+DEVICE float4 load_floats_until(const float *row, long long col, long long end) {
+    if (col + 4 <= end) return load_floats(row + col);
+    float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (col < end) v.x = row[col];
+    if (col + 1 < end) v.y = row[col + 1];
+    if (col + 2 < end) v.z = row[col + 2];
+    return v;
+}
+
+// Stores what `load_floats_until` reads.
+DEVICE void store_floats_until(float *row, long long col, long long end, float4 v) {
+    float *to = row + col;
+    if (col + 4 <= end && ((size_t)to & 15) == 0) {
         *(float4 *)to = v;
-    } else {
-        to[0] = v.x;
-        to[1] = v.y;
-        to[2] = v.z;
-        to[3] = v.w;
+        return;
     }
+    if (col < end) to[0] = v.x;
+    if (col + 1 < end) to[1] = v.y;
+    if (col + 2 < end) to[2] = v.z;
+    if (col + 3 < end) to[3] = v.w;
 }
 
 // Value `col` of a row.

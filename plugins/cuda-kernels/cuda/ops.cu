@@ -1,0 +1,263 @@
+// What the host does itself between the calls of plugins: embedding, norms, rope, products, the shared expert, logits.
+// Everything but the weights is f32.
+
+#include "activation.cuh"
+#include "gemm.cuh"
+
+struct EmbedParams {
+    // `[vocab, hidden]` f32 or bf16.
+    HotseamTensorRef table;
+    // `[rows]`; a token that is not in the table gives zeros.
+    const int32_t *tokens;
+    // `[rows, hc, hidden]`, the streams of a row alike.
+    float *streams;
+    unsigned hc;
+};
+
+// Grid: slices of 256 channels, rows.
+KERNEL_BOUNDED(hotseam_ops_embed, EmbedParams, 256) {
+    long long hidden = p.table.shape[1], d = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (d >= hidden) return;
+    int token = p.tokens[blockIdx.y];
+    bool known = token >= 0 && token < p.table.shape[0];
+    float value = known ? weight_value(tensor_row(p.table, token, hidden), d) : 0.0f;
+    float *to = p.streams + (long long)blockIdx.y * p.hc * hidden + d;
+    for (unsigned i = 0; i < p.hc; i++) to[i * hidden] = value;
+}
+
+struct NormParams {
+    // `[rows, width]`; `out` may be `x`.
+    const float *x;
+    const float *weight;
+    float *out;
+    unsigned width;
+    float eps;
+};
+
+// RMS norm. Grid: rows.
+KERNEL_BOUNDED(hotseam_ops_rms_norm, NormParams, 1024) {
+    SHARED float scratch[WARPS_MOST];
+    const float *x = p.x + (long long)blockIdx.x * p.width;
+    float *out = p.out + (long long)blockIdx.x * p.width;
+    float sum = 0.0f;
+    for (unsigned i = threadIdx.x; i < p.width; i += blockDim.x) sum = fmaf(x[i], x[i], sum);
+    float scale = 1.0f / sqrtf(block_sum(sum, scratch) / p.width + p.eps);
+    for (unsigned i = threadIdx.x; i < p.width; i += blockDim.x) out[i] = x[i] * scale * p.weight[i];
+}
+
+struct HeadsParams {
+    // `[rows, heads, dim]`, changed in place.
+    float *heads_data;
+    const int32_t *positions;
+    HotseamRopeTables rope;
+    unsigned rows;
+    unsigned heads;
+    unsigned dim;
+    float eps;
+    // 1: each head is RMS-normed before, without a weight. 0: only turned.
+    unsigned norm;
+    // 1: turned back.
+    unsigned inverse;
+};
+
+// Norm and rope of heads, a warp each. Rows whose position is not in the tables are left alone. Products and sums of the
+// rotation are rounded one by one, as the host's are.
+KERNEL_BOUNDED(hotseam_ops_heads, HeadsParams, 256) {
+    long long head = (long long)blockIdx.x * (blockDim.x / 32) + warp_id();
+    if (head >= (long long)p.rows * p.heads) return;
+    int position = p.positions[head / p.heads];
+    if (position < 0 || position >= p.rope.cos.shape[0]) return;
+    float *x = p.heads_data + head * p.dim;
+    unsigned pairs = p.rope.cos.shape[1], plain = p.dim - 2 * pairs;
+    float scale = 1.0f;
+    if (p.norm) {
+        float sum = 0.0f;
+        for (unsigned i = lane_id(); i < p.dim; i += 32) sum = fmaf(x[i], x[i], sum);
+        scale = 1.0f / sqrtf(warp_sum(sum) / p.dim + p.eps);
+        for (unsigned i = lane_id(); i < plain; i += 32) x[i] *= scale;
+    }
+    const float *cos = (const float *)p.rope.cos.data + (long long)position * pairs;
+    const float *sin = (const float *)p.rope.sin.data + (long long)position * pairs;
+    for (unsigned i = lane_id(); i < pairs; i += 32) {
+        float a = x[plain + 2 * i] * scale, b = x[plain + 2 * i + 1] * scale;
+        float c = cos[i], s = p.inverse ? -sin[i] : sin[i];
+        x[plain + 2 * i] = __fsub_rn(__fmul_rn(a, c), __fmul_rn(b, s));
+        x[plain + 2 * i + 1] = __fadd_rn(__fmul_rn(b, c), __fmul_rn(a, s));
+    }
+}
+
+// Matrices that one launch multiplies with the same `x`.
+#define PARTS_MOST 6
+
+struct LinearPart {
+    // `[groups * n, k]`.
+    HotseamWeightRef w;
+    // `[rows, groups, n]`.
+    float *y;
+    // Outputs of a group.
+    unsigned n;
+    // First block of the grid, in x, that is this part's.
+    unsigned first_block;
+};
+
+struct LinearParams {
+    // `[rows, groups, k]`.
+    const float *x;
+    unsigned rows;
+    unsigned groups;
+    unsigned k;
+    unsigned parts;
+    LinearPart part[PARTS_MOST];
+};
+
+// The part that block `x` of the grid belongs to.
+DEVICE const LinearPart &linear_part(const LinearParams &p) {
+    unsigned i = 0;
+    while (i + 1 < p.parts && blockIdx.x >= p.part[i + 1].first_block) i++;
+    return p.part[i];
+}
+
+DEVICE const float *linear_input(const LinearParams &p, long long row) {
+    return row < p.rows ? p.x + (row * p.groups + blockIdx.z) * p.k : nullptr;
+}
+
+DEVICE float *linear_output(const LinearParams &p, const LinearPart &part, long long row) {
+    return part.y + (row * p.groups + blockIdx.z) * part.n;
+}
+
+DEVICE WeightRow linear_weights(const LinearParams &p, const LinearPart &part, unsigned o) {
+    return o < part.n ? weight_row(part.w, (long long)blockIdx.z * part.n + o, p.k) : no_weights();
+}
+
+// Grid: two outputs a warp, eight rows, groups.
+KERNEL_BOUNDED(hotseam_ops_linear_few, LinearParams, 256) {
+    SHARED float4 shared[FEW_SHARED(FEW_ROWS_MOST) / 4];
+    const LinearPart &part = linear_part(p);
+    long long first = (long long)blockIdx.y * FEW_ROWS_MOST;
+    unsigned o = ((blockIdx.x - part.first_block) * (blockDim.x / 32) + warp_id()) * 2;
+    WeightRow w[2] = {linear_weights(p, part, o), linear_weights(p, part, o + 1)};
+    few_outputs(
+        min((int)(p.rows - first), FEW_ROWS_MOST), [&](int r) { return linear_input(p, first + r); }, w, p.k, (float *)shared,
+        [&](int r, float one, float two) {
+            float *y = linear_output(p, part, first + r);
+            if (o < part.n) y[o] = one;
+            if (o + 1 < part.n) y[o + 1] = two;
+        }
+    );
+}
+
+// Grid: tiles of outputs, tiles of rows, groups.
+KERNEL_BOUNDED(hotseam_ops_linear_many, LinearParams, TILE_THREADS) {
+    SHARED float4 shared[TILE_SHARED / 4];
+    const LinearPart &part = linear_part(p);
+    long long row = (long long)blockIdx.y * TILE;
+    unsigned output = (blockIdx.x - part.first_block) * TILE;
+    float acc[8][4];
+    many_rows(
+        [&](int r) { return linear_input(p, row + r); }, [&](int o) { return linear_weights(p, part, output + o); }, p.k,
+        (float *)shared, acc
+    );
+    row += tile_row();
+    output += tile_output();
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        if (row + i >= p.rows) continue;
+        float *y = linear_output(p, part, row + i);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            if (output + j < part.n) y[output + j] = acc[i][j];
+        }
+    }
+}
+
+struct SwigluParams {
+    // `[n]`; the result goes to `up`.
+    const float *gate;
+    float *up;
+    unsigned long long n;
+    float limit;
+};
+
+KERNEL_BOUNDED(hotseam_ops_swiglu, SwigluParams, 256) {
+    unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < p.n) p.up[i] = swiglu(p.gate[i], p.up[i], p.limit);
+}
+
+struct AddParams {
+    // `[n]`: `y += x`.
+    const float *x;
+    float *y;
+    unsigned long long n;
+};
+
+KERNEL_BOUNDED(hotseam_ops_add, AddParams, 256) {
+    unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < p.n) p.y[i] += p.x[i];
+}
+
+struct GatherParams {
+    // `[rows, width]`.
+    const float *x;
+    // Row of `x` for each row of `out`; one that is not there gives zeros.
+    const int32_t *rows;
+    float *out;
+    unsigned x_rows;
+    unsigned width;
+};
+
+// Grid: slices of 256 values, rows of `out`.
+KERNEL_BOUNDED(hotseam_ops_gather, GatherParams, 256) {
+    unsigned d = blockIdx.x * blockDim.x + threadIdx.x;
+    if (d >= p.width) return;
+    int row = p.rows[blockIdx.y];
+    bool known = row >= 0 && (unsigned)row < p.x_rows;
+    p.out[(long long)blockIdx.y * p.width + d] = known ? p.x[(long long)row * p.width + d] : 0.0f;
+}
+
+struct ArgmaxParams {
+    // `[rows, width]`.
+    const float *x;
+    // `[rows]`.
+    int32_t *out;
+    unsigned width;
+};
+
+// The place of the largest value of each row, the lowest of equals; -1 if it is no finite number or a value is NaN, which
+// the sampler refuses. Grid: rows.
+KERNEL_BOUNDED(hotseam_ops_argmax, ArgmaxParams, 1024) {
+    SHARED float values[WARPS_MOST];
+    SHARED int places[WARPS_MOST];
+    const float *x = p.x + (long long)blockIdx.x * p.width;
+    float best = -HOTSEAM_INFINITY;
+    int at = -1, nan = 0;
+    for (unsigned i = threadIdx.x; i < p.width; i += blockDim.x) {
+        float value = x[i];
+        nan |= value != value;
+        if (value > best) {
+            best = value;
+            at = i;
+        }
+    }
+    nan = __syncthreads_or(nan);
+    for (int round = 0; round < 2; round++) {
+#pragma unroll
+        for (int step = 16; step > 0; step >>= 1) {
+            float other = __shfl_xor_sync(ALL_LANES, best, step);
+            int other_at = __shfl_xor_sync(ALL_LANES, at, step);
+            if (other > best || (other == best && other_at >= 0 && (at < 0 || other_at < at))) {
+                best = other;
+                at = other_at;
+            }
+        }
+        if (round == 1) break;
+        if (lane_id() == 0) {
+            values[warp_id()] = best;
+            places[warp_id()] = at;
+        }
+        __syncthreads();
+        bool there = lane_id() < (int)(blockDim.x >> 5);
+        best = there ? values[lane_id()] : -HOTSEAM_INFINITY;
+        at = there ? places[lane_id()] : -1;
+    }
+    if (threadIdx.x == 0) p.out[blockIdx.x] = nan || best == HOTSEAM_INFINITY ? -1 : at;
+}
