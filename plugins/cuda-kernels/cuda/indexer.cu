@@ -10,7 +10,7 @@ KERNEL_BOUNDED(hotseam_indexer_compress, CompressParams, COMPRESS_THREADS) {
     compress_block(p, shared);
 }
 
-// Grid: outputs, for at most `FEW_ROWS_MOST` rows.
+// Grid: outputs of blocks, rows by `FEW_ROWS_MOST`.
 KERNEL_BOUNDED(hotseam_indexer_project_few, SelectParams, PROJECT_FEW_THREADS) {
     SHARED float4 shared[FEW_SHARED(FEW_ROWS_MOST) / 4];
     project_few(p, (float *)shared);

@@ -31,7 +31,8 @@ DEVICE bool select_scored(const SelectParams &p, long long row) {
 
 // Queries and head weights ----------------------------------------------------------------------------------------------
 
-#define PROJECT_FEW_THREADS 128
+// Most threads of a block of the way for few rows.
+#define PROJECT_FEW_THREADS 256
 // Outputs of a warp.
 #define PROJECT_FEW_OUTS 2
 
@@ -54,26 +55,33 @@ DEVICE WeightRow project_row(const SelectParams &p, const Projection &of, long l
     return of.weights ? tensor_row(p.args.weights_proj, n, of.k) : weight_row(p.args.wq_b, n, of.k);
 }
 
-template <int ROWS> DEVICE void project_few_rows(const SelectParams &p, const Projection &of, long long n, float *shared) {
-    WeightRow rows[PROJECT_FEW_OUTS];
+// `rows` rows from `first` of this launch on, and the outputs of this warp from `n` on.
+template <int ROWS>
+DEVICE void project_few_rows(
+    const SelectParams &p, const Projection &of, long long first, int rows, long long n, float *shared
+) {
+    WeightRow weights[PROJECT_FEW_OUTS];
 #pragma unroll
-    for (int o = 0; o < PROJECT_FEW_OUTS; o++) rows[o] = project_row(p, of, n + o);
+    for (int o = 0; o < PROJECT_FEW_OUTS; o++) weights[o] = project_row(p, of, n + o);
     float acc[PROJECT_FEW_OUTS][ROWS];
     few_products<ROWS, PROJECT_FEW_OUTS>(
-        [&](int r) -> const float * { return r < (int)p.rows && select_scored(p, r) ? of.x + r * of.k : nullptr; }, rows, of.k,
-        shared, acc);
+        [&](int r) -> const float * {
+            return r < rows && select_scored(p, first + r) ? of.x + (first + r) * of.k : nullptr;
+        },
+        weights, of.k, shared, acc);
 #pragma unroll
     for (int o = 0; o < PROJECT_FEW_OUTS; o++) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            if (lane_id() == 0 && r < (int)p.rows && n + o < of.n) of.y[r * of.n + n + o] = acc[o][r];
+            if (lane_id() == 0 && r < rows && n + o < of.n) of.y[(first + r) * of.n + n + o] = acc[o][r];
         }
     }
 }
 
 DEVICE void project_few(const SelectParams &p, float *shared) {
-    if (__syncthreads_or(threadIdx.x < p.rows && select_scored(p, threadIdx.x)) == 0) return;
-    constexpr int each = PROJECT_FEW_THREADS / 32 * PROJECT_FEW_OUTS;
+    long long first = (long long)blockIdx.y * FEW_ROWS_MOST;
+    int rows = (int)min((long long)p.rows - first, (long long)FEW_ROWS_MOST), each = blockDim.x / 32 * PROJECT_FEW_OUTS;
+    if (__syncthreads_or((int)threadIdx.x < rows && select_scored(p, first + threadIdx.x)) == 0) return;
     Projection of = project(p, false);
     long long block = blockIdx.x, blocks = (of.n + each - 1) / each;
     if (block >= blocks) {
@@ -81,12 +89,14 @@ DEVICE void project_few(const SelectParams &p, float *shared) {
         block -= blocks;
     }
     long long n = block * each + warp_id() * PROJECT_FEW_OUTS;
-    switch (p.rows) {
-    case 1: return project_few_rows<1>(p, of, n, shared);
-    case 2: return project_few_rows<2>(p, of, n, shared);
-    case 3:
-    case 4: return project_few_rows<4>(p, of, n, shared);
-    default: return project_few_rows<8>(p, of, n, shared);
+    if (rows == 1) {
+        project_few_rows<1>(p, of, first, rows, n, shared);
+    } else if (rows == 2) {
+        project_few_rows<2>(p, of, first, rows, n, shared);
+    } else if (rows <= 4) {
+        project_few_rows<4>(p, of, first, rows, n, shared);
+    } else {
+        project_few_rows<8>(p, of, first, rows, n, shared);
     }
 }
 
