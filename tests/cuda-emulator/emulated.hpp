@@ -69,6 +69,7 @@ namespace hotseam_emulated {
 
 struct Kernel {
     const char *name;
+    unsigned unit;      // its source file
     size_t bytes;       // of its parameters
     unsigned threads;   // most a block, as declared
     void (*run)(const void *params);
@@ -135,7 +136,8 @@ template <class To, class From> inline To as(From value) {
     static void name##_body(const Params &p);                                                                      \
     static void name##_run(const void *p) { name##_body(*static_cast<const Params *>(p)); }                        \
     static const hotseam_emulated::Enlist name##_enlisted(                                                         \
-        {#name, sizeof(Params), threads, name##_run, HOTSEAM_EMULATED_BEGIN, HOTSEAM_EMULATED_END});               \
+        {#name, HOTSEAM_EMULATED_UNIT, sizeof(Params), threads, name##_run, HOTSEAM_EMULATED_BEGIN,                \
+         HOTSEAM_EMULATED_END});                                                                                   \
     static void name##_body([[maybe_unused]] const Params &p)
 #define KERNEL(name, Params) KERNEL_BOUNDED(name, Params, 1024)
 #define SHARED static __attribute__((section(HOTSEAM_EMULATED_SECTION)))

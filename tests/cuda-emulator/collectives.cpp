@@ -1,0 +1,101 @@
+// What a warp makes of a collective once all its lanes have come.
+#include "runtime.hpp"
+
+namespace hotseam_emulated {
+
+const char *op_name(Op op) {
+    switch (op) {
+        case Op::Sync: return "__syncwarp";
+        case Op::Shuffle: return "__shfl_sync";
+        case Op::Ballot: return "__ballot_sync";
+        case Op::Any: return "__any_sync";
+        case Op::All: return "__all_sync";
+        case Op::Match: return "__match_any_sync";
+        case Op::Mma: return "mma_m16n8k16_bf16";
+        default: return "__reduce_sync";
+    }
+}
+
+namespace {
+
+float bf16(unsigned half) { return as<float>(half << 16); }
+
+// Fragment layout of mma.m16n8k16 in the PTX ISA; see mma.cuh.
+void mma(const Lane lanes[32]) {
+    float a[16][16], b[16][8], c[16][8];
+    auto fragments = [&](int lane) { return reinterpret_cast<const Fragments *>(lanes[lane].value); };
+    for (int lane = 0; lane < 32; ++lane) {
+        const Fragments *f = fragments(lane);
+        int g = lane / 4, t = lane % 4;
+        for (int word = 0; word < 4; ++word)
+            for (int half = 0; half < 2; ++half)
+                a[g + 8 * (word & 1)][2 * t + half + 8 * (word >> 1)] = bf16((f->a[word] >> (16 * half)) & 0xffffu);
+        for (int word = 0; word < 2; ++word)
+            for (int half = 0; half < 2; ++half)
+                b[2 * t + half + 8 * word][g] = bf16((f->b[word] >> (16 * half)) & 0xffffu);
+        for (int i = 0; i < 4; ++i) c[g + 8 * (i >> 1)][2 * t + (i & 1)] = f->c[i];
+    }
+    for (int m = 0; m < 16; ++m)
+        for (int k = 0; k < 16; ++k)
+            for (int n = 0; n < 8; ++n) c[m][n] += a[m][k] * b[k][n];
+    for (int lane = 0; lane < 32; ++lane)
+        for (int i = 0; i < 4; ++i) fragments(lane)->d[i] = c[lane / 4 + 8 * (i >> 1)][2 * (lane % 4) + (i & 1)];
+}
+
+template <class F> void same_for_all(unsigned mask, const Lane lanes[32], uint64_t result[32], F join) {
+    uint64_t sum = 0;
+    bool first = true;
+    for (unsigned rest = mask; rest; rest &= rest - 1) {
+        unsigned lane = unsigned(__builtin_ctz(rest));
+        sum = first ? lanes[lane].value : uint64_t(uint32_t(join(uint32_t(sum), uint32_t(lanes[lane].value))));
+        first = false;
+    }
+    for (unsigned rest = mask; rest; rest &= rest - 1) result[__builtin_ctz(rest)] = sum;
+}
+
+}   // namespace
+
+int collect(Op op, unsigned mask, const Lane lanes[32], uint64_t result[32]) {
+    auto every = [&](auto value) {
+        for (unsigned rest = mask; rest; rest &= rest - 1) result[__builtin_ctz(rest)] = value(__builtin_ctz(rest));
+    };
+    auto set = [&] {
+        unsigned set = 0;
+        for (unsigned rest = mask; rest; rest &= rest - 1)
+            if (lanes[__builtin_ctz(rest)].value) set |= rest & -rest;
+        return set;
+    };
+    switch (op) {
+        case Op::Sync: break;
+        case Op::Shuffle:
+            for (unsigned rest = mask; rest; rest &= rest - 1) {
+                int lane = __builtin_ctz(rest);
+                if (lanes[lane].source > 31 || !(mask >> lanes[lane].source & 1u)) return lane;
+                result[lane] = lanes[lanes[lane].source].value;
+            }
+            break;
+        case Op::Ballot: every([set = set()](int) { return uint64_t(set); }); break;
+        case Op::Any: every([set = set()](int) { return uint64_t(set != 0); }); break;
+        case Op::All: every([set = set(), mask](int) { return uint64_t(set == mask); }); break;
+        case Op::Match:
+            every([&](int lane) {
+                uint64_t same = 0;
+                for (unsigned rest = mask; rest; rest &= rest - 1)
+                    if (lanes[__builtin_ctz(rest)].value == lanes[lane].value) same |= rest & -rest;
+                return same;
+            });
+            break;
+        case Op::ReduceAdd: same_for_all(mask, lanes, result, [](uint32_t a, uint32_t b) { return a + b; }); break;
+        case Op::ReduceMin: same_for_all(mask, lanes, result, [](uint32_t a, uint32_t b) { return a < b ? a : b; }); break;
+        case Op::ReduceMax: same_for_all(mask, lanes, result, [](uint32_t a, uint32_t b) { return a > b ? a : b; }); break;
+        case Op::ReduceMinS: same_for_all(mask, lanes, result, [](int32_t a, int32_t b) { return a < b ? a : b; }); break;
+        case Op::ReduceMaxS: same_for_all(mask, lanes, result, [](int32_t a, int32_t b) { return a > b ? a : b; }); break;
+        case Op::ReduceAnd: same_for_all(mask, lanes, result, [](uint32_t a, uint32_t b) { return a & b; }); break;
+        case Op::ReduceOr: same_for_all(mask, lanes, result, [](uint32_t a, uint32_t b) { return a | b; }); break;
+        case Op::ReduceXor: same_for_all(mask, lanes, result, [](uint32_t a, uint32_t b) { return a ^ b; }); break;
+        case Op::Mma: mma(lanes); break;
+    }
+    return -1;
+}
+
+}   // namespace hotseam_emulated
