@@ -190,17 +190,8 @@ DEVICE void core_tile(CoreHeads<N> &heads, const CoreShared &shared, float2 *wei
         dots[2 * k] = sum[0];
         dots[2 * k + 1] = sum[1];
     }
-#pragma unroll
-    for (unsigned half = CORE_TILE; half > 0; half /= 2) {
-        bool high = (lane & half) != 0;
-#pragma unroll
-        for (unsigned i = 0; i < half; i++) {
-            float given = high ? dots[i] : dots[i + half], kept = high ? dots[i + half] : dots[i];
-            dots[i] = kept + __shfl_xor_sync(ALL_LANES, given, half);
-        }
-    }
     bool there = shared.entries[first + lane / 2].data != nullptr;
-    float score = there ? dots[0] : -HOTSEAM_INFINITY, most = score;
+    float dot = warp_sums(dots), score = there ? dot : -HOTSEAM_INFINITY, most = score;
 #pragma unroll
     for (unsigned step = 2; step < 32; step *= 2) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, step));
     most = fmaxf(most, heads.state.most);

@@ -68,6 +68,8 @@ DEVICE Entry pool_lookup(const HotseamPoolRef &pool, long long seq, long long nu
 
 // Reading --------------------------------------------------------------------------------------------------------------
 
+DEVICE void store_floats(float *to, float4 v) { store_floats_until(to, 0, 4, v); }
+
 DEVICE unsigned load_word(const unsigned char *from) {
     if (((size_t)from & 3) == 0) return *(const unsigned *)from;
     return from[0] | from[1] << 8 | from[2] << 16 | (unsigned)from[3] << 24;

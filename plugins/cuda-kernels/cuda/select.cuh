@@ -33,8 +33,6 @@ DEVICE bool select_scored(const SelectParams &p, long long row) {
 
 // Most threads of a block of the way for few rows.
 #define PROJECT_FEW_THREADS 256
-// Outputs of a warp.
-#define PROJECT_FEW_OUTS 2
 
 // A block's product: of the rows of `wq_b`, or past them of those of `weights_proj`.
 struct Projection {
@@ -55,32 +53,9 @@ DEVICE WeightRow project_row(const SelectParams &p, const Projection &of, long l
     return of.weights ? tensor_row(p.args.weights_proj, n, of.k) : weight_row(p.args.wq_b, n, of.k);
 }
 
-// `rows` rows from `first` of this launch on, and the outputs of this warp from `n` on.
-template <int ROWS>
-DEVICE void project_few_rows(
-    const SelectParams &p, const Projection &of, long long first, int rows, long long n, float *shared
-) {
-    WeightRow weights[PROJECT_FEW_OUTS];
-#pragma unroll
-    for (int o = 0; o < PROJECT_FEW_OUTS; o++) weights[o] = project_row(p, of, n + o);
-    float acc[PROJECT_FEW_OUTS][ROWS];
-    few_products<ROWS, PROJECT_FEW_OUTS>(
-        [&](int r) -> const float * {
-            return r < rows && select_scored(p, first + r) ? of.x + (first + r) * of.k : nullptr;
-        },
-        weights, of.k, shared, acc);
-#pragma unroll
-    for (int o = 0; o < PROJECT_FEW_OUTS; o++) {
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            if (lane_id() == 0 && r < rows && n + o < of.n) of.y[(first + r) * of.n + n + o] = acc[o][r];
-        }
-    }
-}
-
 DEVICE void project_few(const SelectParams &p, float *shared) {
     long long first = (long long)blockIdx.y * FEW_ROWS_MOST;
-    int rows = (int)min((long long)p.rows - first, (long long)FEW_ROWS_MOST), each = blockDim.x / 32 * PROJECT_FEW_OUTS;
+    int rows = (int)min((long long)p.rows - first, (long long)FEW_ROWS_MOST), each = blockDim.x / 32 * 2;
     if (__syncthreads_or((int)threadIdx.x < rows && select_scored(p, first + threadIdx.x)) == 0) return;
     Projection of = project(p, false);
     long long block = blockIdx.x, blocks = (of.n + each - 1) / each;
@@ -88,16 +63,18 @@ DEVICE void project_few(const SelectParams &p, float *shared) {
         of = project(p, true);
         block -= blocks;
     }
-    long long n = block * each + warp_id() * PROJECT_FEW_OUTS;
-    if (rows == 1) {
-        project_few_rows<1>(p, of, first, rows, n, shared);
-    } else if (rows == 2) {
-        project_few_rows<2>(p, of, first, rows, n, shared);
-    } else if (rows <= 4) {
-        project_few_rows<4>(p, of, first, rows, n, shared);
-    } else {
-        project_few_rows<8>(p, of, first, rows, n, shared);
-    }
+    long long n = block * each + warp_id() * 2;
+    WeightRow weights[2] = {project_row(p, of, n), project_row(p, of, n + 1)};
+    few_outputs(
+        rows,
+        [&](int r) -> const float * {
+            return r < rows && select_scored(p, first + r) ? of.x + (first + r) * of.k : nullptr;
+        },
+        weights, of.k, shared, [&](int r, float low, float high) {
+            float *y = of.y + (first + r) * of.n + n;
+            if (n < of.n) y[0] = low;
+            if (n + 1 < of.n) y[1] = high;
+        });
 }
 
 DEVICE void project_many(const SelectParams &p, float *shared) {
