@@ -23,7 +23,6 @@ struct MixParams {
     // `[rows, width]`, `[outputs, width]`.
     const float *streams;
     const float *weight;
-    const int32_t *positions;
     // `[rows, splits, outputs + 1]`; the last is the sum of squares.
     float *partials;
     long long width;

@@ -4,3 +4,17 @@
 //! Sources are written by `cuda/kernel.cuh`, so that the same kernels run on a CPU under `tests/cuda-emulator`.
 
 pub mod images;
+pub mod mhc;
+pub mod moe;
+pub mod ops;
+
+mod gemm;
+mod workspace;
+
+use hotseam_cuda::CudaError;
+use hotseam_sdk::Error;
+
+/// What a plugin reports when the driver refuses.
+fn failed(e: CudaError) -> Error {
+    Error::internal(e.to_string())
+}
