@@ -66,7 +66,9 @@ impl Attention {
         served(&a.swa, "swa")?;
         let (heads, dim) = (a.q.shape[1] as u32, a.q.shape[2] as u32);
         if dim > MOST_DIM {
-            return Err(Error::unsupported(format!("heads of {dim} values; this variant serves up to {MOST_DIM}")));
+            return Err(Error::unsupported(format!(
+                "heads of {dim} values; this variant serves up to {MOST_DIM}"
+            )));
         }
         let mut mma = is_bf16(&a.swa) && dim.is_multiple_of(MMA_SLICE);
         let mut keys = a.window.min(a.rope.cos.shape[0] as u32);
