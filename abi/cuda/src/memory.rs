@@ -2,6 +2,7 @@
 
 use crate::device::memory_info;
 use crate::error::{CudaError, Result, check};
+use crate::stream::Stream;
 use cudarc::driver::sys::{self, CUresult, CUstream};
 
 /// A block of device memory, aligned to 256 bytes. Its address does not change.
@@ -76,6 +77,22 @@ pub fn copy_to_device<T: Copy>(to: u64, from: &[T]) -> Result<()> {
     }
     // SAFETY: the source is borrowed for its length; the driver checks the destination.
     check("cuMemcpyHtoD", unsafe { sys::cuMemcpyHtoD_v2(to, from.as_ptr().cast(), size_of_val(from)) })
+}
+
+/// Copies host memory to the device, after what is on `stream` and before what comes. The source may be changed once this
+/// returns.
+///
+/// # Errors
+/// If the driver refuses.
+pub fn copy_to_device_on<T: Copy>(to: u64, from: &[T], stream: &Stream) -> Result<()> {
+    if from.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: the source is borrowed for its length, and is not page-locked, so the driver has copied it when it returns; it
+    // checks the destination.
+    check("cuMemcpyHtoDAsync", unsafe {
+        sys::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), size_of_val(from), stream.raw() as CUstream)
+    })
 }
 
 /// Copies device memory to the host, and waits.

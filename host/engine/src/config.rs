@@ -29,9 +29,40 @@ impl fmt::Display for Role {
     }
 }
 
+/// Where steps run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Device {
+    /// On the CPU.
+    #[default]
+    Cpu,
+    /// On the CUDA device of this number.
+    Cuda(u32),
+}
+
+impl Device {
+    /// The devices that variants name in their manifests.
+    pub fn of_variants(self) -> hotseam_loader::Device {
+        match self {
+            Self::Cpu => hotseam_loader::Device::Cpu,
+            Self::Cuda(_) => hotseam_loader::Device::Cuda,
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
 /// Sizes and topology of an engine.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
+    /// Where steps run; all variants of seams that take part in them must be made for it.
+    pub device: Device,
     /// Sequences that run at once; more wait.
     pub max_seqs: usize,
     /// Longest prompt and answer together, in tokens.
@@ -67,6 +98,7 @@ pub struct EngineConfig {
 impl Default for EngineConfig {
     fn default() -> Self {
         Self {
+            device: Device::Cpu,
             max_seqs: 8,
             max_context: 8192,
             chunk: 512,

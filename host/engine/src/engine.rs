@@ -131,11 +131,20 @@ impl Engine {
         let (pair, control) = Self::pair(&config, mates.as_ref().map(|(group, _)| group))?;
         let registry = control.as_ref().map(|control| Arc::new(registry(&config, control, &model, &slots)));
         let ends = Ends::new();
+        let (ready, told) = bounded(1);
         let thread = std::thread::Builder::new().name("engine".into()).spawn({
             let (model, slots, config) = (Arc::clone(&model), Arc::clone(&slots), config.clone());
             let (published, link) = (Arc::clone(&published), Arc::clone(&ends.link));
-            move || Scheduler::new(model, slots, config, published, link, pair).run(incoming)
+            move || match Scheduler::new(model, slots, config, published, link, pair) {
+                Ok(scheduler) => {
+                    // Whoever started the engine waits for this.
+                    let _ = ready.send(Ok(()));
+                    scheduler.run(incoming);
+                }
+                Err(error) => drop(ready.send(Err(error))),
+            }
         })?;
+        told.recv().map_err(|_| std::io::Error::other("it ended while it started"))??;
         let mut settings = config.swap.clone();
         if settings.state_dir.is_none() {
             settings.state_dir = slots.registry().loader().state_dir().map(Path::to_owned);

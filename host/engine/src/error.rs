@@ -24,6 +24,21 @@ pub enum EngineError {
         /// Why.
         source: std::io::Error,
     },
+    /// The device cannot be had, or has not the memory.
+    #[error("engine.device: {0}")]
+    Device(#[from] hotseam_cuda::CudaError),
+    /// The host's kernels cannot be loaded.
+    #[error("engine.device: {0}")]
+    Kernels(String),
+    /// This build has no code for the device.
+    #[error(
+        "engine.device is cuda, and this build of hotseam has no code for it: build it with `scripts/get-nvrtc && cargo build \
+         --release --workspace --features hotseam/cuda`, or set engine.device to cpu"
+    )]
+    NoCuda,
+    /// The KV memory cannot be had.
+    #[error(transparent)]
+    Kv(#[from] hotseam_kv::KvError),
     /// The engine thread did not start.
     #[error("engine thread: {0}")]
     Thread(#[from] std::io::Error),

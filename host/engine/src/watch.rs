@@ -2,6 +2,7 @@
 //!
 //! A table that failed is left at once: steps run on the one before it until the swap thread has put that back.
 
+use crate::forward::ops::StepError;
 use crate::swaps::trial::{Failure, Fault, Link, Stage, Trial};
 use hotseam_slots::{CallError, Phase, Probation, Slots, Snapshot};
 use std::sync::Arc;
@@ -17,14 +18,26 @@ const WEIGHT: f32 = 0.1;
 pub(crate) enum StepFault {
     /// A call failed.
     Call(CallError),
+    /// The device failed under the host's own work, which a call before may be the cause of.
+    Device(String),
     /// Numbers that are not finite came out, on a table in probation.
     NotFinite,
+}
+
+impl From<StepError> for StepFault {
+    fn from(error: StepError) -> Self {
+        match error {
+            StepError::Call(error) => Self::Call(error),
+            StepError::Device(error) => Self::Device(error),
+        }
+    }
 }
 
 impl StepFault {
     fn failure(&self, step: u64) -> Failure {
         match self {
             Self::Call(error) => Failure { code: 501, message: format!("step {step}: {error}") },
+            Self::Device(error) => Failure { code: 501, message: format!("E-PLUG-501 step {step}: {error}") },
             Self::NotFinite => Failure {
                 code: 502,
                 message: format!(
@@ -201,7 +214,7 @@ impl Watch {
         step: u64,
     ) -> Option<Arc<Snapshot>> {
         let differs = |other: &Snapshot| match fault {
-            StepFault::NotFinite => true,
+            StepFault::NotFinite | StepFault::Device(_) => true,
             StepFault::Call(error) => {
                 let of = |table: &Snapshot| {
                     let cell = table.cells().find(|c| c.cell == error.cell)?;

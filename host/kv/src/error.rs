@@ -13,6 +13,9 @@ pub enum KvError {
         /// Number that is free.
         free: usize,
     },
+    /// A device has not the memory, or failed.
+    #[error("KV pool: {0}")]
+    Device(#[from] hotseam_cuda::CudaError),
     /// A saved state does not fit this store.
     #[error("saved KV state has {found} bytes, this store expects {expected}: layouts differ")]
     Saved {

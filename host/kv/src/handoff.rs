@@ -1,7 +1,7 @@
 //! Moving a sequence from one store to another: what a prefill side sends to a decode side.
 
 use crate::alloc::FreeList;
-use crate::memory::{Arena, Memory};
+use crate::memory::Memory;
 use crate::seq::{c4_kept, c128_kept};
 use crate::store::{LayerLayout, Pool, States, find};
 use crate::{C4_RING, C128_RING, KvError, KvStore, PAGE_TOKENS, SeqKv};
@@ -156,7 +156,7 @@ impl KvStore {
 
     /// The sending sides alone.
     pub fn outgoing(&self, layouts: &[LayerLayout]) -> Vec<Region> {
-        let fd = self.arena.as_ref().map_or(-1, Arena::fd);
+        let fd = self.source.fd().unwrap_or(-1);
         let side = |component, layer, memory: &Memory, item_bytes: usize, items: usize| Region {
             component,
             layer: layer as u32,

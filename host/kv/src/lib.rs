@@ -24,7 +24,7 @@ pub use handoff::{Items, Transfer};
 pub use plan::{CompressPlan, Plan};
 pub use saved::Saved;
 pub use seq::SeqKv;
-pub use store::{KvConfig, KvStore, LayerLayout, Layout};
+pub use store::{KvConfig, KvStore, LayerLayout, Layout, Place};
 pub use writer::{Code, History, LayerCode, PhaseCode, Reach, Run};
 
 /// Positions of a page.

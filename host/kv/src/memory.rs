@@ -1,5 +1,8 @@
-//! Zeroed memory that costs nothing until it is touched.
+//! Zeroed memory. In host memory it costs nothing until it is touched.
 
+use crate::store::Place as Where;
+use hotseam_abi::device;
+use hotseam_cuda::{Buffer, CudaError, copy_from_device, copy_to_device};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -19,6 +22,9 @@ enum Place {
     Heap(Layout),
     /// A mapped part of a file of shared memory.
     Shared { len: usize, offset: u64 },
+    /// Memory of the device of this number.
+    #[allow(dead_code, reason = "the buffer is kept for its memory")]
+    Device(Buffer, u32),
 }
 
 // SAFETY: a plain owned block.
@@ -78,21 +84,103 @@ impl Arena {
     }
 }
 
-impl Memory {
-    /// `len` zero bytes, of the arena if there is one. Large blocks come straight from the system and are mapped page by page
-    /// when touched.
-    pub(crate) fn zeroed(len: usize, arena: Option<&mut Arena>) -> Self {
-        let layout = Layout::from_size_align(len.max(1), ALIGN).expect("pool sizes are far below isize::MAX");
-        if let Some(arena) = arena {
+/// Where blocks are taken from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Host,
+    Shared(Arena),
+    Device(u32),
+}
+
+impl Source {
+    pub(crate) fn new(place: Where) -> Self {
+        match place {
+            Where::Host => Self::Host,
             // As for the allocator: without memory for its pools a store cannot be.
-            return arena.take(len).unwrap_or_else(|_| handle_alloc_error(layout));
+            Where::Shared => {
+                Self::Shared(Arena::new().unwrap_or_else(|_| handle_alloc_error(Layout::new::<Arena>())))
+            }
+            Where::Device(ordinal) => Self::Device(ordinal),
         }
-        // SAFETY: the layout has a non-zero size.
-        let ptr = unsafe { alloc_zeroed(layout) };
-        if ptr.is_null() {
-            handle_alloc_error(layout);
+    }
+
+    /// The file that blocks lie in, if they do.
+    pub(crate) fn fd(&self) -> Option<RawFd> {
+        match self {
+            Self::Shared(arena) => Some(arena.fd()),
+            Self::Host | Self::Device(_) => None,
         }
-        Self { ptr, place: Place::Heap(layout) }
+    }
+
+    /// `len` zero bytes. Large blocks of host memory come straight from the system and are mapped page by page when touched.
+    ///
+    /// # Errors
+    /// If a device has not so much; a host without memory ends the process, as its allocator does.
+    pub(crate) fn zeroed(&mut self, len: usize) -> Result<Memory, CudaError> {
+        let layout = Layout::from_size_align(len.max(1), ALIGN).expect("pool sizes are far below isize::MAX");
+        match self {
+            Self::Shared(arena) => Ok(arena.take(len).unwrap_or_else(|_| handle_alloc_error(layout))),
+            Self::Device(ordinal) => {
+                let buffer = Buffer::zeroed(len, "a KV pool")?;
+                Ok(Memory { ptr: buffer.address() as *mut u8, place: Place::Device(buffer, *ordinal) })
+            }
+            Self::Host => {
+                // SAFETY: the layout has a non-zero size.
+                let ptr = unsafe { alloc_zeroed(layout) };
+                if ptr.is_null() {
+                    handle_alloc_error(layout);
+                }
+                Ok(Memory { ptr, place: Place::Heap(layout) })
+            }
+        }
+    }
+}
+
+impl Memory {
+    /// Kind and number of the device that it is on, as the contract has them.
+    pub(crate) fn device(&self) -> (u32, u32) {
+        match self.place {
+            Place::Device(_, ordinal) => (device::CUDA, ordinal),
+            Place::Heap(_) | Place::Shared { .. } => (device::CPU, 0),
+        }
+    }
+
+    /// Appends `len` bytes from `offset` on to `to`.
+    ///
+    /// # Errors
+    /// If the device refuses.
+    ///
+    /// # Safety
+    /// The bytes are inside, and no call of a plugin writes them meanwhile.
+    pub(crate) unsafe fn read(&self, offset: usize, len: usize, to: &mut Vec<u8>) -> Result<(), CudaError> {
+        // SAFETY: inside the block by the caller's contract.
+        let from = unsafe { self.ptr.add(offset) };
+        match self.place {
+            Place::Device(..) => {
+                let end = to.len();
+                to.resize(end + len, 0);
+                copy_from_device(&mut to[end..], from as u64)
+            }
+            // SAFETY: the caller's contract.
+            _ => Ok(to.extend_from_slice(unsafe { std::slice::from_raw_parts(from, len) })),
+        }
+    }
+
+    /// Writes `bytes` from `offset` on.
+    ///
+    /// # Errors
+    /// If the device refuses.
+    ///
+    /// # Safety
+    /// As for [`Memory::read`]; nobody reads them meanwhile.
+    pub(crate) unsafe fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), CudaError> {
+        // SAFETY: inside the block by the caller's contract.
+        let to = unsafe { self.ptr.add(offset) };
+        match self.place {
+            Place::Device(..) => copy_to_device(to as u64, bytes),
+            // SAFETY: the caller's contract; the source is a slice of its own.
+            _ => Ok(unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }),
+        }
     }
 
     pub(crate) fn as_mut_ptr(&self) -> *mut u8 {
@@ -102,7 +190,7 @@ impl Memory {
     /// Where it lies in its arena; 0 outside one.
     pub(crate) fn offset(&self) -> u64 {
         match self.place {
-            Place::Heap(_) => 0,
+            Place::Heap(_) | Place::Device(..) => 0,
             Place::Shared { offset, .. } => offset,
         }
     }
@@ -111,6 +199,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         match self.place {
+            Place::Device(..) => {}
             // SAFETY: allocated with the same layout.
             Place::Heap(layout) => unsafe { dealloc(self.ptr, layout) },
             Place::Shared { len, .. } => {

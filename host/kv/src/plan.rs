@@ -117,7 +117,7 @@ impl Plan {
         for position in start..end {
             let fresh =
                 |kept: bool, rows: &mut crate::alloc::FreeList, list: &mut Vec<(usize, i32)>| match kept {
-                    false => Ok(-1),
+                    false => Ok::<_, KvError>(-1),
                     true => {
                         let row = rows.take()?;
                         list.push((position, row));

@@ -1,5 +1,6 @@
 //! A copy of one sequence's KV outside the store, to start other requests from.
 
+use crate::memory::Memory;
 use crate::store::{LayerLayout, find};
 use crate::writer::History;
 use crate::{C4_RING, C128_RING, KvError, KvStore, SeqKv};
@@ -68,9 +69,9 @@ impl KvStore {
         }
     }
 
-    fn memory(&self, layer: usize, layout: LayerLayout, place: &Place) -> (*mut u8, usize) {
+    fn memory(&self, layer: usize, layout: LayerLayout, place: &Place) -> (&Memory, usize) {
         let store = &self.layers[layer];
-        let (memory, offset) = match place {
+        match place {
             Place::Window(o) => (&find(&store.window, layout.kv).memory, *o),
             Place::Entries(o) => (&find(&store.entries, layout.kv).memory, *o),
             Place::Keys(o) => {
@@ -78,25 +79,30 @@ impl KvStore {
             }
             Place::State(o) => (&store.state.as_ref().expect("state is listed only where it is").memory, *o),
             Place::IndexState(o) => (&store.index_state.as_ref().expect("as state").memory, *o),
-        };
-        (memory.as_mut_ptr(), offset)
+        }
     }
 
     /// Copies out what `seq`'s future needs.
-    pub fn save(&self, seq: &SeqKv, layouts: &[LayerLayout]) -> Saved {
-        let mut bytes = Vec::new();
+    ///
+    /// # Errors
+    /// If it cannot be had from a device.
+    pub fn save(&self, seq: &SeqKv, layouts: &[LayerLayout]) -> Result<Saved, KvError> {
+        let (mut bytes, mut done) = (Vec::new(), Ok(()));
         self.for_each_item(seq, layouts, |layer, place, n| {
-            let (base, offset) = self.memory(layer, layouts[layer], &place);
-            // SAFETY: items lie inside their pool; no call of a plugin runs while the engine thread is here.
-            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(base.add(offset), n) });
+            let (memory, offset) = self.memory(layer, layouts[layer], &place);
+            if done.is_ok() {
+                // SAFETY: items lie inside their pool; no call of a plugin runs while the engine thread is here.
+                done = unsafe { memory.read(offset, n, &mut bytes) };
+            }
         });
-        Saved { len: seq.len, bytes, history: seq.history.clone() }
+        done?;
+        Ok(Saved { len: seq.len, bytes, history: seq.history.clone() })
     }
 
     /// Opens a sequence with room for `tokens` positions that continues from a saved one.
     ///
     /// # Errors
-    /// If pages or rows run out, or the layouts are not those it was saved with.
+    /// If pages or rows run out, the layouts are not those it was saved with, or a device fails.
     pub fn restore(
         &mut self,
         saved: &Saved,
@@ -111,14 +117,21 @@ impl KvStore {
             self.close(seq);
             return Err(KvError::Saved { expected, found: saved.bytes.len() });
         }
-        let mut at = 0;
+        let (mut at, mut done) = (0, Ok(()));
         self.for_each_item(&seq, layouts, |layer, place, n| {
-            let (base, offset) = self.memory(layer, layouts[layer], &place);
-            // SAFETY: items lie inside their pool, the sequence is new, and `&mut self` keeps everyone else away.
-            unsafe { std::slice::from_raw_parts_mut(base.add(offset), n) }
-                .copy_from_slice(&saved.bytes[at..at + n]);
+            let (memory, offset) = self.memory(layer, layouts[layer], &place);
+            if done.is_ok() {
+                // SAFETY: items lie inside their pool, the sequence is new, and `&mut self` keeps everyone else away.
+                done = unsafe { memory.write(offset, &saved.bytes[at..at + n]) };
+            }
             at += n;
         });
-        Ok(seq)
+        match done {
+            Ok(()) => Ok(seq),
+            Err(error) => {
+                self.close(seq);
+                Err(error.into())
+            }
+        }
     }
 }

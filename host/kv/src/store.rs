@@ -2,9 +2,9 @@
 
 use crate::alloc::FreeList;
 use crate::footprint::entries_per_page;
-use crate::memory::{Arena, Memory};
+use crate::memory::{Memory, Source};
 use crate::{C4_RING, C128_RING, KvError, PAGE_TOKENS, SeqKv};
-use hotseam_abi::{PoolRef, TensorRef, component, device, dtype, layout};
+use hotseam_abi::{PoolRef, TensorRef, component, dtype, layout};
 use hotseam_model::{LayerClass, ModelConfig};
 
 /// A layout of pool entries: its number in [`hotseam_abi::layout`] and the bytes of one entry.
@@ -51,8 +51,19 @@ pub struct KvConfig {
     pub max_seqs: usize,
     /// Largest number of rows of one sequence in a step.
     pub max_rows: usize,
-    /// Whether the pools are in memory that other processes can map: for stores that transports send from.
-    pub shared: bool,
+    /// Where the pools are.
+    pub place: Place,
+}
+
+/// Where the memory of a store is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Host memory.
+    Host,
+    /// Host memory that other processes can map: for stores that transports send from.
+    Shared,
+    /// Memory of the CUDA device of this number, whose context is current on the thread that uses the store.
+    Device(u32),
 }
 
 /// Entries of one component, layer and layout.
@@ -65,9 +76,14 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    fn new(layout: Layout, entries_per_page: usize, pages: usize, arena: Option<&mut Arena>) -> Self {
+    fn new(
+        layout: Layout,
+        entries_per_page: usize,
+        pages: usize,
+        source: &mut Source,
+    ) -> Result<Self, KvError> {
         let bytes = layout.page_bytes(entries_per_page) * pages;
-        Self { layout, entries_per_page, pages, memory: Memory::zeroed(bytes, arena) }
+        Ok(Self { layout, entries_per_page, pages, memory: source.zeroed(bytes)? })
     }
 
     pub(crate) fn page_bytes(&self) -> usize {
@@ -75,7 +91,7 @@ impl Pool {
     }
 
     fn tensor(&self) -> TensorRef {
-        matrix(self.memory.as_mut_ptr(), self.pages as i64, self.page_bytes() as i64, dtype::U8)
+        matrix(&self.memory, self.pages as i64, self.page_bytes() as i64, dtype::U8)
     }
 }
 
@@ -89,9 +105,9 @@ pub(crate) struct States {
 }
 
 impl States {
-    fn new(rows: usize, channels: usize, arena: Option<&mut Arena>) -> Self {
+    fn new(rows: usize, channels: usize, source: &mut Source) -> Result<Self, KvError> {
         let width = 2 * channels;
-        Self { rows, width, memory: Memory::zeroed(rows * width * 4, arena) }
+        Ok(Self { rows, width, memory: source.zeroed(rows * width * 4)? })
     }
 
     pub(crate) fn row_bytes(&self) -> usize {
@@ -99,19 +115,20 @@ impl States {
     }
 
     fn tensor(&self) -> TensorRef {
-        matrix(self.memory.as_mut_ptr(), self.rows as i64, self.width as i64, dtype::F32)
+        matrix(&self.memory, self.rows as i64, self.width as i64, dtype::F32)
     }
 }
 
-fn matrix(data: *mut u8, rows: i64, columns: i64, dtype: u32) -> TensorRef {
+fn matrix(memory: &Memory, rows: i64, columns: i64, dtype: u32) -> TensorRef {
+    let (device, device_id) = memory.device();
     TensorRef {
-        data: data.cast(),
+        data: memory.as_mut_ptr().cast(),
         shape: [rows, columns, 1, 1],
         strides: [columns, 1, 1, 1],
         dtype,
         ndim: 2,
-        device: device::CPU,
-        device_id: 0,
+        device,
+        device_id,
     }
 }
 
@@ -145,71 +162,78 @@ pub struct KvStore {
     pub(crate) window_pages: FreeList,
     pub(crate) c4_rows: FreeList,
     pub(crate) c128_rows: FreeList,
-    /// What the pools lie in, if they are shared.
-    pub(crate) arena: Option<Arena>,
+    /// Where the pools are taken from.
+    pub(crate) source: Source,
     epoch: u64,
 }
 
 impl KvStore {
     /// An empty store for a model. Pools appear when [`KvStore::ensure`] first sees their layout.
-    pub fn new(model: &ModelConfig, config: KvConfig) -> Self {
+    ///
+    /// # Errors
+    /// If a device has not the memory for the states.
+    pub fn new(model: &ModelConfig, config: KvConfig) -> Result<Self, KvError> {
         let window_pages =
             config.max_seqs * ((config.max_rows + model.sliding_window).div_ceil(PAGE_TOKENS) + 2);
         let (c4_rows, c128_rows) = (config.max_seqs * 2 * C4_RING, config.max_seqs * 2 * C128_RING);
-        let mut arena = config.shared.then(|| {
-            Arena::new()
-                .unwrap_or_else(|_| std::alloc::handle_alloc_error(std::alloc::Layout::new::<Arena>()))
-        });
-        let layers = (0..model.num_hidden_layers).map(|layer| {
+        let mut source = Source::new(config.place);
+        let mut layers = Vec::with_capacity(model.num_hidden_layers);
+        for layer in 0..model.num_hidden_layers {
             let class = model.class(layer);
-            let channels = model.coff(layer) * model.head_dim;
-            LayerStore {
+            let mut states =
+                |rows: usize, dim: usize| States::new(rows, model.coff(layer) * dim, &mut source);
+            layers.push(LayerStore {
                 class,
                 window: Vec::new(),
                 entries: Vec::new(),
                 keys: Vec::new(),
                 state: match class {
                     LayerClass::Window => None,
-                    LayerClass::Csa => Some(States::new(c4_rows, channels, arena.as_mut())),
-                    LayerClass::Hca => Some(States::new(c128_rows, channels, arena.as_mut())),
+                    LayerClass::Csa => Some(states(c4_rows, model.head_dim)?),
+                    LayerClass::Hca => Some(states(c128_rows, model.head_dim)?),
                 },
-                index_state: (class == LayerClass::Csa)
-                    .then(|| States::new(c4_rows, model.coff(layer) * model.index_head_dim, arena.as_mut())),
-            }
-        });
-        let layers = layers.collect();
-        Self {
+                index_state: match class {
+                    LayerClass::Csa => Some(states(c4_rows, model.index_head_dim)?),
+                    LayerClass::Window | LayerClass::Hca => None,
+                },
+            });
+        }
+        Ok(Self {
             window: model.sliding_window,
             layers,
             pages: FreeList::new("pages", config.pages),
             window_pages: FreeList::new("window pages", window_pages),
             c4_rows: FreeList::new("ratio-4 state rows", c4_rows),
             c128_rows: FreeList::new("ratio-128 state rows", c128_rows),
-            arena,
+            source,
             epoch: 0,
-        }
+        })
     }
 
     /// Makes the pools of `layouts` (one a layer), where they are not there yet. Not for the step loop.
-    pub fn ensure(&mut self, layouts: &[LayerLayout]) {
+    ///
+    /// # Errors
+    /// If a device has not the memory for them; those that were made stay.
+    pub fn ensure(&mut self, layouts: &[LayerLayout]) -> Result<(), KvError> {
         let (pages, window_pages) = (self.pages.capacity(), self.window_pages.capacity());
-        let (mut grown, arena) = (false, &mut self.arena);
+        let (source, epoch) = (&mut self.source, &mut self.epoch);
+        let mut add = |pools: &mut Vec<Pool>, layout: Layout, per_page: usize, pages: usize| {
+            if !pools.iter().any(|p| p.layout == layout) {
+                pools.push(Pool::new(layout, per_page, pages, source)?);
+                *epoch += 1;
+            }
+            Ok::<_, KvError>(())
+        };
         for (layer, want) in self.layers.iter_mut().zip(layouts) {
-            let mut add = |pools: &mut Vec<Pool>, layout: Layout, per_page: usize, pages: usize| {
-                if !pools.iter().any(|p| p.layout == layout) {
-                    pools.push(Pool::new(layout, per_page, pages, arena.as_mut()));
-                    grown = true;
-                }
-            };
-            add(&mut layer.window, want.kv, PAGE_TOKENS, window_pages);
+            add(&mut layer.window, want.kv, PAGE_TOKENS, window_pages)?;
             if let Some(entries) = entries_per_page(layer.class) {
-                add(&mut layer.entries, want.kv, entries, pages);
+                add(&mut layer.entries, want.kv, entries, pages)?;
             }
             if let Some(keys) = want.keys {
-                add(&mut layer.keys, keys, PAGE_TOKENS / 4, pages);
+                add(&mut layer.keys, keys, PAGE_TOKENS / 4, pages)?;
             }
         }
-        self.epoch += u64::from(grown);
+        Ok(())
     }
 
     /// Rises when pools were added: registered regions are then out of date.
@@ -287,18 +311,25 @@ impl KvStore {
         seq.c128_fresh.drain(..).for_each(|(_, row)| self.c128_rows.give(row));
     }
 
-    /// Window pool of a layer. `table` is [`crate::Plan::window_table`].
-    pub fn window_pool(&self, layer: usize, layout: Layout, table: &[i32], table_width: usize) -> PoolRef {
+    /// Window pool of a layer. `table` is [`crate::Plan::window_table`], where the calls read it, or null for calls that write by
+    /// slots.
+    pub fn window_pool(
+        &self,
+        layer: usize,
+        layout: Layout,
+        table: *const i32,
+        table_width: usize,
+    ) -> PoolRef {
         pool_ref(&self.layers[layer].window, layout, table, table_width)
     }
 
-    /// Compressed entries of a layer. `table` is [`crate::Plan::table`].
-    pub fn entry_pool(&self, layer: usize, layout: Layout, table: &[i32], table_width: usize) -> PoolRef {
+    /// Compressed entries of a layer. `table` is [`crate::Plan::table`], as for [`KvStore::window_pool`].
+    pub fn entry_pool(&self, layer: usize, layout: Layout, table: *const i32, table_width: usize) -> PoolRef {
         pool_ref(&self.layers[layer].entries, layout, table, table_width)
     }
 
-    /// Index keys of a layer. `table` is [`crate::Plan::table`].
-    pub fn key_pool(&self, layer: usize, layout: Layout, table: &[i32], table_width: usize) -> PoolRef {
+    /// Index keys of a layer. `table` is [`crate::Plan::table`], as for [`KvStore::window_pool`].
+    pub fn key_pool(&self, layer: usize, layout: Layout, table: *const i32, table_width: usize) -> PoolRef {
         pool_ref(&self.layers[layer].keys, layout, table, table_width)
     }
 
@@ -318,7 +349,7 @@ pub(crate) fn find(pools: &[Pool], layout: Layout) -> &Pool {
     pools.iter().find(|p| p.layout == layout).expect("ensure() made the pools of every bound assignment")
 }
 
-fn pool_ref(pools: &[Pool], layout: Layout, table: &[i32], table_width: usize) -> PoolRef {
+fn pool_ref(pools: &[Pool], layout: Layout, table: *const i32, table_width: usize) -> PoolRef {
     let pool = find(pools, layout);
     PoolRef {
         bytes: pool.tensor(),
@@ -328,7 +359,7 @@ fn pool_ref(pools: &[Pool], layout: Layout, table: &[i32], table_width: usize) -
         rope_dim: layout.rope_dim,
         data_bytes: layout.data_bytes,
         scale_bytes: layout.scale_bytes,
-        table: table.as_ptr(),
+        table,
         table_width: table_width as u32,
     }
 }

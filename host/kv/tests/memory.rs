@@ -89,7 +89,8 @@ fn the_allocator_counts_what_the_arithmetic_says() {
     let footprint = Footprint::of(&model, &layouts);
     let counted = |pages: usize| {
         let before = BYTES.get();
-        let mut store = KvStore::new(&model, KvConfig { pages, max_seqs: 2, max_rows: 512, shared: false });
+        let mut store =
+            KvStore::new(&model, KvConfig { pages, max_seqs: 2, max_rows: 512, place: Place::Host });
         store.ensure(&layouts);
         let window = store.total_window_pages();
         (BYTES.get() - before, window)
@@ -109,7 +110,8 @@ fn the_allocator_counts_what_the_arithmetic_says() {
 #[test]
 fn window_pages_come_back_as_the_window_moves() {
     let model = flash(3);
-    let mut store = KvStore::new(&model, KvConfig { pages: 40, max_seqs: 1, max_rows: 512, shared: false });
+    let mut store =
+        KvStore::new(&model, KvConfig { pages: 40, max_seqs: 1, max_rows: 512, place: Place::Host });
     store.ensure(&layouts(&model));
     let mut seq = store.open(40 * PAGE_TOKENS).expect("pages");
     let mut plan = Plan::default();

@@ -15,7 +15,7 @@ fn layouts() -> Vec<LayerLayout> {
 fn store() -> KvStore {
     let mut store = KvStore::new(
         &Preset::Tiny.config(),
-        KvConfig { pages: 64, max_seqs: 4, max_rows: 600, shared: false },
+        KvConfig { pages: 64, max_seqs: 4, max_rows: 600, place: Place::Host },
     );
     store.ensure(&layouts());
     store
@@ -166,8 +166,10 @@ fn a_saved_or_received_sequence_goes_on_like_the_original() {
 
 #[test]
 fn running_out_is_an_error_that_says_what() {
-    let mut store =
-        KvStore::new(&Preset::Tiny.config(), KvConfig { pages: 2, max_seqs: 1, max_rows: 16, shared: false });
+    let mut store = KvStore::new(
+        &Preset::Tiny.config(),
+        KvConfig { pages: 2, max_seqs: 1, max_rows: 16, place: Place::Host },
+    );
     store.ensure(&layouts());
     let error = store.open(3 * 256).unwrap_err().to_string();
     assert_eq!(error, "KV pool: 3 pages wanted, 2 free; raise engine.pages or lower engine.max_context");

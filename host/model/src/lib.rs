@@ -26,7 +26,7 @@ pub use tensor::{DType, Tensor, TensorError};
 pub use weights::{Compressor, Expert, Hc, Indexer, LayerWeights, Weights};
 
 /// Everything a running model needs: geometry, weights and both rope tables.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Model {
     /// Geometry.
     pub config: ModelConfig,
@@ -45,6 +45,11 @@ impl Model {
         let rope_main = RopeTable::new(&config, RopeKind::Main, max_positions);
         let rope_compress = RopeTable::new(&config, RopeKind::Compress, max_positions);
         Self { config, weights, rope_main, rope_compress }
+    }
+
+    /// Both rope tables.
+    pub fn ropes_mut(&mut self) -> [&mut RopeTable; 2] {
+        [&mut self.rope_main, &mut self.rope_compress]
     }
 
     /// Rope tables of a layer. Panics if `layer >= num_hidden_layers`.

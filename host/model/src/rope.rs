@@ -25,6 +25,8 @@ pub struct RopeTable {
     pub sin: Vec<f32>,
     /// Pairs in a row: `qk_rope_head_dim / 2`.
     pub half: usize,
+    /// Where copies of cosines and sines are in device memory; 0 for nowhere.
+    pub device_addresses: [u64; 2],
 }
 
 impl RopeTable {
@@ -41,7 +43,7 @@ impl RopeTable {
                 sin.push(angle.sin() as f32);
             }
         }
-        Self { cos, sin, half }
+        Self { cos, sin, half, device_addresses: [0; 2] }
     }
 
     /// cos and sin of one position. Panics if the table does not reach it.

@@ -92,6 +92,8 @@ pub struct Tensor {
     /// Bytes of the data.
     len: usize,
     data: Data,
+    /// Where a copy of the data is in device memory; 0 for nowhere.
+    device: u64,
 }
 
 #[derive(Clone)]
@@ -110,7 +112,7 @@ impl Tensor {
     pub fn from_f32(shape: Vec<usize>, values: &[f32]) -> Result<Self, TensorError> {
         let len = check_len(DType::F32, &shape, size_of_val(values))?;
         let words = values.iter().map(|v| v.to_bits()).collect();
-        Ok(Self { dtype: DType::F32, shape, len, data: Data::Owned(words) })
+        Ok(Self { dtype: DType::F32, shape, len, data: Data::Owned(words), device: 0 })
     }
 
     /// Tensor of `bf16` bit patterns; `values.len()` must be the product of `shape`.
@@ -123,7 +125,7 @@ impl Tensor {
             .chunks(2)
             .map(|pair| u32::from(pair[0]) | u32::from(pair.get(1).copied().unwrap_or(0)) << 16)
             .collect();
-        Ok(Self { dtype: DType::Bf16, shape, len, data: Data::Owned(words) })
+        Ok(Self { dtype: DType::Bf16, shape, len, data: Data::Owned(words), device: 0 })
     }
 
     /// Tensor of `i32` values; `values.len()` must be the product of `shape`.
@@ -133,7 +135,7 @@ impl Tensor {
     pub fn from_i32(shape: Vec<usize>, values: &[i32]) -> Result<Self, TensorError> {
         let len = check_len(DType::I32, &shape, size_of_val(values))?;
         let words = values.iter().map(|v| v.cast_unsigned()).collect();
-        Ok(Self { dtype: DType::I32, shape, len, data: Data::Owned(words) })
+        Ok(Self { dtype: DType::I32, shape, len, data: Data::Owned(words), device: 0 })
     }
 
     /// Tensor of a one-byte type; `bytes.len()` must be the product of `shape`.
@@ -145,7 +147,7 @@ impl Tensor {
         if dtype.size() != 1 {
             return Err(TensorError::Wide { dtype });
         }
-        Ok(Self { dtype, shape, len, data: Data::Region { owner: Arc::new(bytes), offset: 0 } })
+        Ok(Self { dtype, shape, len, data: Data::Region { owner: Arc::new(bytes), offset: 0 }, device: 0 })
     }
 
     /// Tensor over bytes `offset..` of `owner`, shared without a copy where they are aligned as the type needs, else
@@ -169,7 +171,7 @@ impl Tensor {
         } else {
             Data::Owned(bytes.chunks(4).map(word).collect())
         };
-        Ok(Self { dtype, shape, len, data })
+        Ok(Self { dtype, shape, len, data, device: 0 })
     }
 
     /// Number of elements.
@@ -199,6 +201,17 @@ impl Tensor {
     /// Address of the data, a multiple of 4 unless elements have one byte. It is valid as long as this tensor or a clone of it lives.
     pub fn bytes_ptr(&self) -> *const u8 {
         self.bytes().as_ptr()
+    }
+
+    /// Address of a copy of the data in device memory; 0 if there is none.
+    pub fn device_address(&self) -> u64 {
+        self.device
+    }
+
+    /// Says where a copy of the data is in device memory. Whoever says it keeps the copy as long as this tensor and its clones
+    /// are used.
+    pub fn set_device_address(&mut self, address: u64) {
+        self.device = address;
     }
 
     /// The values of an f32 tensor.

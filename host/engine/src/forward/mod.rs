@@ -6,21 +6,23 @@
 mod attention;
 mod ffn;
 mod head;
+mod lists;
+pub(crate) mod ops;
 mod refs;
-mod rows;
 mod workspace;
 
-use crate::EngineConfig;
+use crate::{Device, EngineConfig, EngineError};
 use crate::observe::{Probe, Stepping};
 use hotseam_abi::{
-    Batch, ExpertRef, MhcPostArgs, MhcPreArgs, StepCtx, TensorRef, capability, layer_class, phase,
+    ExpertRef, MhcPostArgs, MhcPreArgs, StepCtx, TensorRef, capability, layer_class, phase,
 };
 use hotseam_kv::{KvStore, LayerLayout, Plan};
-use hotseam_loader::{host_services, pool};
-use hotseam_model::{Hc, LayerClass, Model, ModelConfig, Tensor};
-use hotseam_ops::{Amx, Parallel, WithAmx, rms_norm};
-use hotseam_slots::{CallError, LayerCells, Phase, Snapshot};
-use rows::for_rows;
+use hotseam_cuda::CudaError;
+use hotseam_loader::host_services;
+use hotseam_model::{Hc, LayerClass, Model, Tensor};
+use hotseam_slots::{LayerCells, Phase, Snapshot};
+use lists::{HeadRows, Lists};
+use ops::{Cpu, Done, Ops, StepError};
 use std::sync::Arc;
 use workspace::Workspace;
 
@@ -49,11 +51,20 @@ pub(crate) struct Step<'a> {
 /// Weights and buffers of forward passes.
 pub(crate) struct Forward {
     model: Arc<Model>,
-    experts: Vec<Vec<ExpertRef>>,
+    experts: Vec<Experts>,
+    ops: Box<dyn Ops>,
     ws: Workspace,
     index_topk: usize,
-    /// What the host's own products of prefill steps use.
-    amx: Option<Amx>,
+    head: HeadRows,
+    /// Where logits and streams are put that are not in host memory.
+    copy: Vec<f32>,
+}
+
+/// Experts of a layer, as calls are given them.
+struct Experts {
+    refs: Vec<ExpertRef>,
+    /// The same where the calls run; empty on the CPU.
+    on_device: ops::Block,
 }
 
 /// One of the two blocks of a layer, as mHC sees it.
@@ -63,158 +74,151 @@ struct Block<'a> {
 }
 
 impl Forward {
-    /// Buffers for an engine of these sizes.
-    pub(crate) fn new(model: Arc<Model>, sizes: &EngineConfig) -> Self {
-        let (max_rows, amx) = (sizes.max_rows(), sizes.amx.then(Amx::detect).and_then(Result::ok));
-        let index_topk = sizes.index_topk.unwrap_or(model.config.index_topk);
-        let ws = Workspace::new(&model.config, max_rows, index_topk);
-        Self { experts: refs::experts(&model), ws, index_topk, amx, model }
+    /// Buffers for an engine of these sizes. On a device its context becomes current on this thread, and the weights are
+    /// copied there.
+    ///
+    /// # Errors
+    /// If the device cannot be had, or there is not the memory.
+    pub(crate) fn new(model: &Arc<Model>, sizes: &EngineConfig) -> Result<Self, EngineError> {
+        match sizes.device {
+            Device::Cpu => Ok(Self::on(Box::new(Cpu::new(sizes.amx)), Arc::clone(model), sizes)?),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(ordinal) => {
+                let (ops, model) = ops::Cuda::new(ordinal, model, sizes)?;
+                Ok(Self::on(Box::new(ops), Arc::new(model), sizes)?)
+            }
+            #[cfg(not(feature = "cuda"))]
+            Device::Cuda(_) => Err(EngineError::NoCuda),
+        }
+    }
+
+    fn on(ops: Box<dyn Ops>, model: Arc<Model>, sizes: &EngineConfig) -> Result<Self, CudaError> {
+        let (max_rows, index_topk) =
+            (sizes.max_rows(), sizes.index_topk.unwrap_or(model.config.index_topk));
+        let ws = Workspace::new(&*ops, &model.config, max_rows, index_topk)?;
+        let experts = refs::experts(&model).into_iter().map(|refs| {
+            let on_device = ops.experts(&refs)?;
+            Ok(Experts { refs, on_device })
+        });
+        let experts = experts.collect::<Result<_, CudaError>>()?;
+        let (head, copy) = (HeadRows::with_capacity(max_rows), Vec::new());
+        Ok(Self { experts, ws, index_topk, head, copy, ops, model })
     }
 
     /// Runs the step; returns `[wanted, vocab]` logits.
     ///
     /// # Errors
     /// The first call that failed. KV written by the step is then to be given up.
-    pub(crate) fn run(&mut self, step: &Step<'_>) -> Result<&[f32], CallError> {
-        let par: &dyn Parallel = &WithAmx::new(pool(), self.amx.filter(|_| step.phase == Phase::Prefill));
+    pub(crate) fn run(&mut self, step: &Step<'_>) -> Result<&[f32], StepError> {
         let model = Arc::clone(&self.model);
-        let batch = step.plan.batch();
+        self.head.set(step.plan, step.wanted);
+        let lists = self.ops.begin(step.phase, step.plan, step.tokens, &self.head)?;
         step.probe.step(Stepping {
             phase: step.phase,
             tokens: step.tokens,
             positions: &step.plan.positions,
             chunk: step.plan.seqs.first().map_or(0, |seq| seq.chunk),
         });
-        self.embed(par, &model, step.tokens);
+        self.ops.embed(&lists, &model.weights.embed, model.config.hc_mult, &self.ws.streams)?;
         for layer in 0..model.config.num_hidden_layers {
             let weights = &model.weights.layers[layer];
             let cells = step.snapshot.layer(step.phase, layer);
-            let ctx = context(step, layer as u32, model.config.class(layer));
+            let ctx = self.context(step, layer as u32, model.config.class(layer));
 
             let attention = Block { hc: &weights.hc_attn, norm: &weights.attn_norm };
-            self.collapse(par, &ctx, cells, &batch, step.probe, attention)?;
-            self.attention(par, &ctx, cells, &batch, step, layer)?;
-            self.expand(&ctx, cells, &batch, step.probe)?;
+            self.collapse(&ctx, cells, &lists, step.probe, attention)?;
+            self.attention(&ctx, cells, &lists, step, layer)?;
+            self.expand(&ctx, cells, &lists, step.probe)?;
 
             let ffn = Block { hc: &weights.hc_ffn, norm: &weights.ffn_norm };
-            self.collapse(par, &ctx, cells, &batch, step.probe, ffn)?;
-            self.ffn(par, &ctx, cells, &batch, step, layer)?;
-            self.expand(&ctx, cells, &batch, step.probe)?;
+            self.collapse(&ctx, cells, &lists, step.probe, ffn)?;
+            self.ffn(&ctx, cells, &lists, step, layer)?;
+            self.expand(&ctx, cells, &lists, step.probe)?;
         }
-        self.head(par, step, &batch)
+        self.head(step, &lists)
     }
 
     /// The streams of the first `rows` rows as the last step left them, `[rows, hc, hidden]`.
-    pub(crate) fn streams(&self, rows: usize) -> &[f32] {
+    ///
+    /// # Errors
+    /// If they cannot be had from the device.
+    pub(crate) fn streams(&mut self, rows: usize) -> Result<&[f32], StepError> {
         let c = &self.model.config;
-        &self.ws.streams[..rows * c.hc_mult * c.hidden_size]
-    }
-
-    fn embed(&mut self, par: &dyn Parallel, model: &Model, tokens: &[i32]) {
-        let (hidden, hc) = (model.config.hidden_size, model.config.hc_mult);
-        let table = rows::mat(&model.weights.embed);
-        for_rows(par, &mut self.ws.streams[..tokens.len() * hc * hidden], hc * hidden, |row, streams| {
-            let token = tokens[row] as usize;
-            let (first, rest) = streams.split_at_mut(hidden);
-            table.row_f32(token, first);
-            rest.chunks_exact_mut(hidden).for_each(|stream| stream.copy_from_slice(first));
-        });
+        self.ops.read(&self.ws.streams, rows * c.hc_mult * c.hidden_size, &mut self.copy)
     }
 
     /// mhc.pre and the norm that follows it: streams to the block's input.
     fn collapse(
-        &mut self,
-        par: &dyn Parallel,
+        &self,
         ctx: &StepCtx,
         cells: &LayerCells,
-        batch: &Batch,
+        lists: &Lists,
         probe: Probe<'_>,
         block: Block<'_>,
-    ) -> Result<(), CallError> {
+    ) -> Done {
         let c = &self.model.config;
-        let (n, hc, hidden) = (batch.n_rows as usize, c.hc_mult, c.hidden_size);
+        let (n, hc, hidden) = (lists.rows(), c.hc_mult, c.hidden_size);
         let args = MhcPreArgs {
             size: size_of::<MhcPreArgs>() as u32,
             iters: c.hc_sinkhorn_iters as u32,
             hc_eps: c.hc_eps,
             norm_eps: c.rms_norm_eps,
-            batch,
-            streams: refs::f32s(&self.ws.streams[..n * hc * hidden], [n, hc, hidden]),
+            batch: &raw const lists.batch,
+            streams: self.ws.streams.f32([n, hc, hidden]),
             fn_weight: refs::tensor(&block.hc.fn_weight),
             base: refs::tensor(&block.hc.base),
             scale: refs::tensor(&block.hc.scale),
             next_norm: refs::tensor(block.norm),
-            x: refs::f32s_mut(&mut self.ws.x[..n * hidden], [n, hidden]),
-            post: refs::f32s_mut(&mut self.ws.post[..n * hc], [n, hc]),
-            comb: refs::f32s_mut(&mut self.ws.comb[..n * hc * hc], [n, hc, hc]),
+            x: self.ws.x.f32([n, hidden]),
+            post: self.ws.post.f32([n, hc]),
+            comb: self.ws.comb.f32([n, hc, hc]),
         };
         probe.call(&cells.mhc_pre, ctx, &args, n)?;
-        if !cells.mhc_pre.has(capability::NORM_FUSED) {
-            norm_in_place(par, &mut self.ws.x[..n * hidden], block.norm.f32(), c);
+        match cells.mhc_pre.has(capability::NORM_FUSED) {
+            true => Ok(()),
+            false => self.ops.rms_norm(n, &self.ws.x, block.norm, c.rms_norm_eps, &self.ws.x),
         }
-        Ok(())
     }
 
     /// mhc.post, in place: the block's output `y` into the streams.
-    fn expand(
-        &mut self,
-        ctx: &StepCtx,
-        cells: &LayerCells,
-        batch: &Batch,
-        probe: Probe<'_>,
-    ) -> Result<(), CallError> {
+    fn expand(&self, ctx: &StepCtx, cells: &LayerCells, lists: &Lists, probe: Probe<'_>) -> Done {
         let c = &self.model.config;
-        let (n, hc, hidden) = (batch.n_rows as usize, c.hc_mult, c.hidden_size);
-        let streams: TensorRef = refs::f32s_mut(&mut self.ws.streams[..n * hc * hidden], [n, hc, hidden]);
+        let (n, hc, hidden) = (lists.rows(), c.hc_mult, c.hidden_size);
+        let streams: TensorRef = self.ws.streams.f32([n, hc, hidden]);
         let args = MhcPostArgs {
             size: size_of::<MhcPostArgs>() as u32,
-            batch,
-            f: refs::f32s(&self.ws.y[..n * hidden], [n, hidden]),
+            batch: &raw const lists.batch,
+            f: self.ws.y.f32([n, hidden]),
             streams,
-            post: refs::f32s(&self.ws.post[..n * hc], [n, hc]),
-            comb: refs::f32s(&self.ws.comb[..n * hc * hc], [n, hc, hc]),
+            post: self.ws.post.f32([n, hc]),
+            comb: self.ws.comb.f32([n, hc, hc]),
             out: streams,
         };
-        probe.call(&cells.mhc_post, ctx, &args, n)
+        Ok(probe.call(&cells.mhc_post, ctx, &args, n)?)
     }
-}
 
-/// Context of the calls of one layer.
-fn context(step: &Step<'_>, layer: u32, class: LayerClass) -> StepCtx {
-    StepCtx {
-        size: size_of::<StepCtx>() as u32,
-        phase: match step.phase {
-            Phase::Prefill => phase::PREFILL,
-            Phase::Decode => phase::DECODE,
-        },
-        layer,
-        layer_class: match class {
-            LayerClass::Window => layer_class::WINDOW,
-            LayerClass::Csa => layer_class::CSA,
-            LayerClass::Hca => layer_class::HCA,
-        },
-        rank: 0,
-        world: 1,
-        step: step.number,
-        stream: 0,
-        workspace: std::ptr::null_mut(),
-        workspace_bytes: 0,
-        host: host_services(),
+    /// Context of the calls of one layer.
+    fn context(&self, step: &Step<'_>, layer: u32, class: LayerClass) -> StepCtx {
+        let (stream, workspace, workspace_bytes) = self.ops.context();
+        StepCtx {
+            size: size_of::<StepCtx>() as u32,
+            phase: match step.phase {
+                Phase::Prefill => phase::PREFILL,
+                Phase::Decode => phase::DECODE,
+            },
+            layer,
+            layer_class: match class {
+                LayerClass::Window => layer_class::WINDOW,
+                LayerClass::Csa => layer_class::CSA,
+                LayerClass::Hca => layer_class::HCA,
+            },
+            rank: 0,
+            world: 1,
+            step: step.number,
+            stream,
+            workspace,
+            workspace_bytes,
+            host: host_services(),
+        }
     }
-}
-
-/// RMS norm of each row of `x`, whose width is the weight's.
-fn norm_in_place(par: &dyn Parallel, x: &mut [f32], weight: &[f32], c: &ModelConfig) {
-    for_rows(par, x, weight.len(), |_, row| {
-        let scale = 1.0 / (hotseam_ops::dot(row, row) / row.len() as f32 + c.rms_norm_eps).sqrt();
-        row.iter_mut().zip(weight).for_each(|(v, w)| *v = w * (*v * scale));
-    });
-}
-
-/// RMS norm of each row of `x` into `out`.
-fn norm_rows(par: &dyn Parallel, x: &[f32], weight: &[f32], out: &mut [f32], c: &ModelConfig) {
-    let width = weight.len();
-    for_rows(par, out, width, |row, out| {
-        rms_norm(&x[row * width..(row + 1) * width], Some(weight), c.rms_norm_eps, out);
-    });
 }

@@ -1,19 +1,7 @@
-//! From the engine's slices and weights to the contract's tensor descriptors.
+//! From the model's weights and tables to the contract's tensor descriptors, where the weights are.
 
 use hotseam_abi::{ExpertRef, RopeTables, TensorRef, WeightRef, device, dtype, weight_format};
 use hotseam_model::{DType, Format, Matrix, Model, RopeTable, Tensor};
-
-/// A contiguous f32 tensor over `data`. The contract decides whether a callee may write it.
-pub(crate) fn f32s<const N: usize>(data: &[f32], shape: [usize; N]) -> TensorRef {
-    debug_assert_eq!(data.len(), shape.iter().product::<usize>());
-    describe(data.as_ptr().cast(), dtype::F32, &shape)
-}
-
-/// A contiguous f32 tensor over `data` that the callee writes.
-pub(crate) fn f32s_mut<const N: usize>(data: &mut [f32], shape: [usize; N]) -> TensorRef {
-    debug_assert_eq!(data.len(), shape.iter().product::<usize>());
-    describe(data.as_mut_ptr().cast_const().cast(), dtype::F32, &shape)
-}
 
 /// A tensor in the dtype it is stored in.
 pub(crate) fn tensor(t: &Tensor) -> TensorRef {
@@ -25,7 +13,17 @@ pub(crate) fn tensor(t: &Tensor) -> TensorRef {
         DType::E8m0 => dtype::E8M0,
         DType::U8 => dtype::U8,
     };
-    describe(t.bytes_ptr(), dtype, &t.shape)
+    match t.device_address() {
+        0 => describe(t.bytes_ptr(), device::CPU, dtype, &t.shape),
+        address => describe(address as *const u8, device::CUDA, dtype, &t.shape),
+    }
+}
+
+/// A tensor of plain numbers as a weight matrix.
+#[cfg(feature = "cuda")]
+pub(crate) fn plain(t: &Tensor) -> WeightRef {
+    let format = if t.dtype == DType::Bf16 { weight_format::BF16 } else { weight_format::F32 };
+    WeightRef::plain(format, tensor(t))
 }
 
 /// A weight matrix in the format it is stored in.
@@ -44,14 +42,14 @@ pub(crate) fn matrix(m: &Matrix) -> WeightRef {
     }
 }
 
-fn describe(data: *const u8, dtype: u32, shape: &[usize]) -> TensorRef {
+fn describe(data: *const u8, device: u32, dtype: u32, shape: &[usize]) -> TensorRef {
     let mut t = TensorRef {
         data: data.cast_mut().cast(),
         shape: [1; 4],
         strides: [1; 4],
         dtype,
         ndim: shape.len() as u32,
-        device: device::CPU,
+        device,
         device_id: 0,
     };
     let mut stride = 1;
@@ -66,7 +64,12 @@ fn describe(data: *const u8, dtype: u32, shape: &[usize]) -> TensorRef {
 /// Rope tables.
 pub(crate) fn rope(table: &RopeTable) -> RopeTables {
     let shape = [table.positions(), table.half];
-    RopeTables { cos: f32s(&table.cos, shape), sin: f32s(&table.sin, shape) }
+    let of = |values: &[f32], address: u64| match address {
+        0 => describe(values.as_ptr().cast(), device::CPU, dtype::F32, &shape),
+        address => describe(address as *const u8, device::CUDA, dtype::F32, &shape),
+    };
+    let [cos, sin] = table.device_addresses;
+    RopeTables { cos: of(&table.cos, cos), sin: of(&table.sin, sin) }
 }
 
 /// Experts of each layer, as the moe seam takes them. Borrows `model` by pointer.

@@ -100,9 +100,10 @@ impl Scheduler {
             return;
         };
         let layouts: Arc<[LayerLayout]> = layouts(&self.model.config, &snapshot).collect();
-        self.prefill.ensure(&layouts);
-        if let Some(decode) = &mut self.decode {
-            decode.ensure(&layouts);
+        let stores = [Some(&mut self.prefill), self.decode.as_mut()].into_iter().flatten();
+        if let Err(error) = stores.map(|store| store.ensure(&layouts)).collect::<Result<(), _>>() {
+            self.refuse(&ticket, "E-KV-EXHAUSTED", &error.to_string());
+            return;
         }
         let Some(ticket) = self.enter_room(ticket, &snapshot, &layouts) else { return };
         let tokens = ticket.tokens();

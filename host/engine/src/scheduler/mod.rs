@@ -22,9 +22,9 @@ use crate::provenance::Provenance;
 use crate::sequence::{Sequence, Stage, Ticket};
 use crate::swaps::trial::{Link, Trial};
 use crate::watch::Watch;
-use crate::{EngineConfig, Role, Topology};
+use crate::{Device, EngineConfig, EngineError, Role, Topology};
 use crossbeam_channel::{Receiver, TryRecvError};
-use hotseam_kv::{KvConfig, KvStore, LayerLayout, Layout, Plan};
+use hotseam_kv::{KvConfig, KvStore, LayerLayout, Layout, Place, Plan};
 use hotseam_model::{LayerClass, Model, ModelConfig};
 use hotseam_slots::{KvPolicy, Slots, Snapshot};
 use std::collections::VecDeque;
@@ -100,6 +100,10 @@ impl Drop for Stopped {
 }
 
 impl Scheduler {
+    /// On the thread that will run it.
+    ///
+    /// # Errors
+    /// If the device cannot be had, or has not the memory.
     pub(crate) fn new(
         model: Arc<Model>,
         slots: Arc<Slots>,
@@ -107,23 +111,30 @@ impl Scheduler {
         published: Arc<Published>,
         link: Arc<Link>,
         pair: Pair,
-    ) -> Self {
+    ) -> Result<Self, EngineError> {
         let paired = config.topology == Topology::Paired;
         let kv = KvConfig {
             pages: config.total_pages(),
             max_seqs: config.max_seqs,
             max_rows: config.max_rows(),
-            shared: false,
+            place: match config.device {
+                Device::Cpu => Place::Host,
+                Device::Cuda(ordinal) => Place::Device(ordinal),
+            },
         };
         // A store that is sent from is one that a transport may map elsewhere.
         let sends = paired && config.role != Role::Decode;
-        let prefill = KvStore::new(&model.config, KvConfig { shared: sends, ..kv });
+        let place = if sends && kv.place == Place::Host { Place::Shared } else { kv.place };
+        // It makes the device's context current, so it comes first.
+        let forward = Forward::new(&model, &config)?;
+        let prefill = KvStore::new(&model.config, KvConfig { place, ..kv })?;
         let both = paired && config.role == Role::Single;
-        Self {
-            forward: Forward::new(Arc::clone(&model), &config),
+        let decode = both.then(|| KvStore::new(&model.config, kv)).transpose()?;
+        Ok(Self {
+            forward,
             plan: Plan::default(),
             prefill,
-            decode: both.then(|| KvStore::new(&model.config, kv)),
+            decode,
             handoff: Handoff::default(),
             prefixes: PrefixCache::new(config.prefix_cache_bytes),
             waiting: VecDeque::new(),
@@ -144,7 +155,7 @@ impl Scheduler {
             slots,
             config,
             published,
-        }
+        })
     }
 
     /// Runs until the handle is gone and nothing is left to do.

@@ -78,7 +78,10 @@ impl Scheduler {
         let wanted = ticket.request.reuse_prefill && ticket.observer.is_none() && !sequence.is_resumed();
         if let (true, Writers::One(digest)) = (wanted, &sequence.writers) {
             let key = prefix::key(&sequence.ticket.request, *digest);
-            self.prefixes.put(key, self.prefill.save(&sequence.kv, &sequence.layouts), logits, chunks);
+            match self.prefill.save(&sequence.kv, &sequence.layouts) {
+                Ok(saved) => self.prefixes.put(key, saved, logits, chunks),
+                Err(error) => tracing::warn!(%error, "a prefill state is not kept"),
+            }
         }
     }
 

@@ -96,12 +96,12 @@ impl Scheduler {
         self.published.in_step.store(false, Ordering::Release);
         let seconds = start.elapsed().as_secs_f32();
         self.running[first].ticket.observer = observer.map(RefCell::into_inner);
-        let ran = ran.map_err(StepFault::Call).map(|logits| {
+        let ran = ran.map_err(StepFault::from).map(|logits| {
             self.logits.clear();
             self.logits.extend_from_slice(logits);
         });
         let ran = match ran {
-            Ok(()) if !observed && self.watch.guards(snapshot) && !self.finite() => Err(StepFault::NotFinite),
+            Ok(()) if !observed && self.watch.guards(snapshot) => self.finite(),
             ran => ran,
         };
         if let Err(fault) = ran {
@@ -121,10 +121,13 @@ impl Scheduler {
         true
     }
 
-    /// Whether the numbers that came out of the step are finite.
-    fn finite(&self) -> bool {
-        self.logits.iter().all(|v| v.is_finite())
-            && self.forward.streams(self.tokens.len()).iter().all(|v| v.is_finite())
+    /// Fails if the numbers that came out of the step are not finite.
+    fn finite(&mut self) -> Result<(), StepFault> {
+        let streams = self.forward.streams(self.tokens.len())?;
+        match self.logits.iter().chain(streams).all(|v| v.is_finite()) {
+            true => Ok(()),
+            false => Err(StepFault::NotFinite),
+        }
     }
 
     /// Makes the positions of a step permanent.
@@ -170,6 +173,10 @@ impl Scheduler {
                 tracing::error!(%error, step = self.step, "step failed");
                 let text = error.to_string();
                 self.fail_members("E-PLUG-501", text.trim_start_matches("E-PLUG-501 "));
+            }
+            (None, StepFault::Device(error)) => {
+                tracing::error!(%error, step = self.step, "step failed");
+                self.fail_members("E-CUDA-001", &error);
             }
             (None, StepFault::NotFinite) => {
                 self.fail_members("E-STEP-502", "the model's numbers are not finite");

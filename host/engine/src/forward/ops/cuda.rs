@@ -1,0 +1,185 @@
+//! The host's own operations on a CUDA device.
+
+use super::{Block, Done, Ops, Product, StepError};
+use crate::forward::lists::{HeadRows, Lists};
+use crate::forward::lists::device::DeviceLists;
+use crate::forward::refs;
+use crate::{EngineConfig, EngineError};
+use hotseam_abi::{ExpertRef, MIN_WORKSPACE, TensorRef, WeightRef, device, dtype};
+use hotseam_cuda::{Buffer, CudaError, Device, Stream, copy_from_device};
+use hotseam_cuda_kernels::ops;
+use hotseam_kv::Plan;
+use hotseam_model::{Matrix, Model, RopeTable, Tensor};
+use hotseam_slots::Phase;
+use std::ffi::c_void;
+
+/// Most products of one call of [`Ops::products`].
+const TOGETHER: usize = 6;
+
+/// On a device, whose context is current on the engine thread.
+pub(crate) struct Cuda {
+    kernels: ops::Ops,
+    workspace: Buffer,
+    prefill: DeviceLists,
+    decode: DeviceLists,
+    stream: Stream,
+    /// Memory of the weights and tables; freed after what uses it.
+    _weights: Vec<Buffer>,
+    device: Device,
+}
+
+impl Cuda {
+    /// The device, and the model with its weights there.
+    ///
+    /// # Errors
+    /// If the device cannot be had, or has not the memory.
+    pub(crate) fn new(
+        ordinal: u32,
+        model: &Model,
+        sizes: &EngineConfig,
+    ) -> Result<(Self, Model), EngineError> {
+        let device = Device::open(ordinal)?;
+        let facts = device.facts();
+        tracing::info!(device = facts.name, sm = facts.sm, bytes = facts.memory, "steps run on CUDA");
+        let (mut model, mut weights) = (model.clone(), Vec::new());
+        for tensor in model.weights.tensors_mut() {
+            let buffer = Buffer::of(tensor.bytes(), "a weight")?;
+            tensor.set_device_address(buffer.address());
+            weights.push(buffer);
+        }
+        for table in model.ropes_mut() {
+            let copies = [Buffer::of(&table.cos, "a rope table")?, Buffer::of(&table.sin, "a rope table")?];
+            table.device_addresses = [copies[0].address(), copies[1].address()];
+            weights.extend(copies);
+        }
+        let lists = |rows: usize| DeviceLists::new(rows, sizes.max_seqs, sizes.max_context);
+        let opened = Self {
+            kernels: ops::Ops::load().map_err(|e| EngineError::Kernels(e.message))?,
+            workspace: Buffer::new(MIN_WORKSPACE as usize, "the workspace of calls")?,
+            prefill: lists(sizes.max_rows())?,
+            decode: lists(sizes.max_seqs)?,
+            stream: Stream::new()?,
+            _weights: weights,
+            device,
+        };
+        Ok((opened, model))
+    }
+
+    /// A list of `n` numbers as a tensor.
+    fn numbers(&self, list: *const i32, n: usize) -> TensorRef {
+        let mut t = TensorRef { data: list.cast_mut().cast(), shape: [1; 4], ndim: 1, ..TensorRef::NONE };
+        (t.shape[0], t.dtype, t.device, t.device_id) =
+            (n as i64, dtype::I32, device::CUDA, self.device.ordinal());
+        t
+    }
+
+    fn raw(&self) -> u64 {
+        self.stream.raw()
+    }
+}
+
+/// A failure of a kernel's launcher.
+fn done(result: hotseam_cuda_kernels::Result<()>) -> Done {
+    result.map_err(|error| StepError::Device(error.message))
+}
+
+impl Ops for Cuda {
+    fn memory(&self, bytes: usize, what: &'static str) -> Result<Block, CudaError> {
+        Ok(Block::device(Buffer::zeroed(bytes, what)?, self.device.ordinal()))
+    }
+
+    fn experts(&self, experts: &[ExpertRef]) -> Result<Block, CudaError> {
+        Ok(Block::device(Buffer::of(experts, "the table of a layer's experts")?, self.device.ordinal()))
+    }
+
+    fn begin(
+        &mut self,
+        phase: Phase,
+        plan: &Plan,
+        tokens: &[i32],
+        head: &HeadRows,
+    ) -> Result<Lists, StepError> {
+        let lists = match phase {
+            Phase::Prefill => &mut self.prefill,
+            Phase::Decode => &mut self.decode,
+        };
+        Ok(lists.put(plan, tokens, head, &self.stream)?)
+    }
+
+    fn context(&self) -> (u64, *mut c_void, u64) {
+        (self.raw(), self.workspace.address() as *mut c_void, self.workspace.bytes() as u64)
+    }
+
+    fn embed(&self, lists: &Lists, table: &Tensor, hc: usize, streams: &Block) -> Done {
+        let rows = lists.rows();
+        let (table, tokens) = (refs::tensor(table), self.numbers(lists.tokens, rows));
+        let streams = streams.f32([rows, hc, table.shape[1] as usize]);
+        done(self.kernels.embed(self.raw(), &table, &tokens, &streams))
+    }
+
+    fn rms_norm(&self, rows: usize, x: &Block, weight: &Tensor, eps: f32, out: &Block) -> Done {
+        let shape = [rows, weight.len()];
+        let (x, out) = (x.f32(shape), out.f32(shape));
+        done(self.kernels.rms_norm(self.raw(), &x, &refs::tensor(weight), eps, &out))
+    }
+
+    fn products(&self, rows: usize, products: &mut dyn Iterator<Item = Product<'_>>) -> Done {
+        let none = (WeightRef::plain(0, TensorRef::NONE), TensorRef::NONE);
+        let (mut parts, mut n, mut input) = ([none; TOGETHER], 0, TensorRef::NONE);
+        for Product { x, w, y } in products {
+            let x = x.f32([rows, w.k]);
+            if n == TOGETHER || n > 0 && x.data != input.data {
+                done(self.kernels.linears(self.raw(), &input, &parts[..n]))?;
+                n = 0;
+            }
+            (input, parts[n]) = (x, (refs::matrix(w), y.f32([rows, w.n])));
+            n += 1;
+        }
+        done(self.kernels.linears(self.raw(), &input, &parts[..n]))
+    }
+
+    fn project(&self, rows: usize, x: &Block, w: &Tensor, y: &Block) -> Done {
+        let w = refs::plain(w);
+        let [n, k] = [w.data.shape[0] as usize, w.data.shape[1] as usize];
+        done(self.kernels.linear(self.raw(), &x.f32([rows, k]), &w, &y.f32([rows, n])))
+    }
+
+    fn grouped(&self, rows: usize, groups: usize, x: &Block, w: &Matrix, y: &Block) -> Done {
+        let (x, y) = (x.f32([rows, groups, w.k]), y.f32([rows, groups, w.n / groups]));
+        done(self.kernels.linear_grouped(self.raw(), &x, &refs::matrix(w), &y))
+    }
+
+    fn queries(&self, lists: &Lists, q: &Block, heads: usize, dim: usize, rope: &RopeTable, eps: f32) -> Done {
+        let (q, rope) = (q.f32([lists.rows(), heads, dim]), refs::rope(rope));
+        let positions = self.numbers(lists.batch.positions, lists.rows());
+        done(self.kernels.norm_and_rope(self.raw(), &q, &positions, &rope, eps))
+    }
+
+    fn inverse_rope(&self, lists: &Lists, o: &Block, heads: usize, dim: usize, rope: &RopeTable) -> Done {
+        let (o, rope) = (o.f32([lists.rows(), heads, dim]), refs::rope(rope));
+        let positions = self.numbers(lists.batch.positions, lists.rows());
+        done(self.kernels.inverse_rope(self.raw(), &o, &positions, &rope))
+    }
+
+    fn swiglu(&self, rows: usize, width: usize, gate: &Block, up: &Block, limit: f32) -> Done {
+        let shape = [rows, width];
+        done(self.kernels.swiglu(self.raw(), &gate.f32(shape), &up.f32(shape), limit))
+    }
+
+    fn add(&self, n: usize, y: &Block, x: &Block) -> Done {
+        done(self.kernels.add(self.raw(), &x.f32([n]), &y.f32([n])))
+    }
+
+    fn gather(&self, lists: &Lists, width: usize, x: &Block, out: &Block) -> Done {
+        let n = lists.head.n_rows as usize;
+        let (x, out) = (x.f32([lists.rows(), width]), out.f32([n, width]));
+        done(self.kernels.gather(self.raw(), &x, &self.numbers(lists.head_rows, n), &out))
+    }
+
+    fn read<'a>(&self, block: &'a Block, n: usize, copy: &'a mut Vec<f32>) -> Result<&'a [f32], StepError> {
+        copy.resize(n.max(copy.len()), 0.0);
+        self.stream.synchronize()?;
+        copy_from_device(&mut copy[..n], block.ptr as u64)?;
+        Ok(&copy[..n])
+    }
+}
