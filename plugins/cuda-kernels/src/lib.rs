@@ -3,12 +3,16 @@
 //!
 //! Sources are written by `cuda/kernel.cuh`, so that the same kernels run on a CPU under `tests/cuda-emulator`.
 
+pub mod attention;
 pub mod images;
+pub mod indexer;
 pub mod mhc;
 pub mod moe;
 pub mod ops;
 
+mod compress;
 mod gemm;
+mod pools;
 mod workspace;
 
 use hotseam_cuda::CudaError;
