@@ -2,10 +2,17 @@
 
 use crate::error::LoadError;
 use hotseam_cuda::{CudaError, Device};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Which of the driver's devices; CUDA_VISIBLE_DEVICES decides what that is.
-const ORDINAL: u32 = 0;
+/// Which of the driver's devices.
+static ORDINAL: AtomicU32 = AtomicU32::new(0);
+
+/// Chooses the device of plugins that run on one, by its number among those that CUDA_VISIBLE_DEVICES leaves; 0 unless it is
+/// called. For the start of a process: a device that is open stays.
+pub fn use_device(ordinal: u32) {
+    ORDINAL.store(ordinal, Ordering::Relaxed);
+}
 
 /// The device, its context current on this thread. It is opened by the first question that succeeds, for the life of the
 /// process: code that plugins have loaded into the context outlasts their instances.
@@ -14,7 +21,7 @@ pub(crate) fn open(name: &str) -> Result<Arc<Device>, LoadError> {
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     let device = match &*opened {
         Some(device) => device.make_current().map(|()| Arc::clone(device)),
-        None => Device::open(ORDINAL).map(|device| Arc::clone(opened.insert(Arc::new(device)))),
+        None => Device::open(ORDINAL.load(Ordering::Relaxed)).map(|device| Arc::clone(opened.insert(Arc::new(device)))),
     };
     device.map_err(|error| LoadError::device(name, error))
 }

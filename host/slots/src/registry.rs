@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 pub struct Registry {
     loader: Loader,
     geometry: Geometry,
+    device: Device,
     next_id: AtomicU64,
     live: Mutex<HashMap<Key, Weak<Generation>>>,
 }
@@ -43,7 +44,23 @@ pub struct Loaded {
 impl Registry {
     /// A registry of the plugins that `loader` finds, for a model of this geometry.
     pub fn new(loader: Loader, geometry: Geometry) -> Self {
-        Self { loader, geometry, next_id: AtomicU64::new(1), live: Mutex::default() }
+        Self {
+            loader,
+            geometry,
+            device: Device::Cpu,
+            next_id: AtomicU64::new(1),
+            live: Mutex::default(),
+        }
+    }
+
+    /// For variants that run on `device`, transports apart.
+    pub fn on(self, device: Device) -> Self {
+        Self { device, ..self }
+    }
+
+    /// Where variants run, transports apart.
+    pub fn device(&self) -> Device {
+        self.device
     }
 
     /// The model's geometry.

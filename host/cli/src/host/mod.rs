@@ -95,7 +95,11 @@ fn slots_after(config: &Config, model: &ModelConfig, server: bool) -> Result<Slo
         .map_err(|unusable| Failure::usage(config.error_at(&unusable.field, unusable.error.to_string())))?;
     let marker = if server { crash::recovered(&loader, &owner(config)) } else { None };
     let geometry = Geometry::new(model, topology(config));
-    let slots = Slots::new(Registry::new(loader, geometry));
+    let device = device(config);
+    if let Device::Cuda(ordinal) = device {
+        hotseam_loader::use_device(ordinal);
+    }
+    let slots = Slots::new(Registry::new(loader, geometry).on(device.of_variants()));
     for (name, _) in config.assignments.iter() {
         if crash::restored(marker.as_ref(), &slots, name) {
             continue;
@@ -213,6 +217,14 @@ fn check_threads(config: &Config) -> Result<(), Failure> {
     }
 }
 
+/// Where steps run.
+fn device(config: &Config) -> Device {
+    match config.engine.device {
+        hotseam_config::Device::Cpu => Device::Cpu,
+        hotseam_config::Device::Cuda(ordinal) => Device::Cuda(ordinal),
+    }
+}
+
 /// The sizes of an engine for a model.
 ///
 /// # Errors
@@ -221,10 +233,7 @@ pub(crate) fn engine_sizes(config: &Config, model: &ModelConfig) -> Result<Engin
     check_threads(config)?;
     let section = &config.engine;
     let sizes = EngineConfig {
-        device: match section.device {
-            hotseam_config::Device::Cpu => Device::Cpu,
-            hotseam_config::Device::Cuda(ordinal) => Device::Cuda(ordinal),
-        },
+        device: device(config),
         graphs: section.graphs,
         max_seqs: section.max_seqs,
         max_context: section.max_context,

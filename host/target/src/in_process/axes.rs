@@ -1,6 +1,6 @@
 //! Settings that can be changed without a patch: the answer to a failing good end may be one of them.
 
-use hotseam_engine::{EngineConfig, Topology};
+use hotseam_engine::{Device, EngineConfig, Topology};
 use hotseam_model::ModelConfig;
 use hotseam_slots::{Op, Phase, Rule, Seam};
 use serde_json::Value;
@@ -48,12 +48,13 @@ pub(super) fn axes(site: &dyn Site, sizes: &EngineConfig, model: &ModelConfig, g
     let cached = sizes.prefix_cache_bytes > 0;
     let (now, other) = if cached { (on, off) } else { (off, on) };
     axes.push(axis(PREFIX_CACHE, now, vec![other]));
-    // A pair needs a transport, which a rule must name.
-    let other = match sizes.topology {
-        Topology::Paired => Topology::Single,
-        Topology::Single => Topology::Paired,
+    // A pair needs a transport, which a rule must name, and which moves host memory.
+    let others = match (sizes.topology, sizes.device) {
+        (Topology::Paired, _) => vec![Topology::Single.to_string()],
+        (Topology::Single, Device::Cpu) => vec![Topology::Paired.to_string()],
+        (Topology::Single, Device::Cuda(_)) => Vec::new(),
     };
-    axes.push(axis(TOPOLOGY, sizes.topology.to_string(), vec![other.to_string()]));
+    axes.push(axis(TOPOLOGY, sizes.topology.to_string(), others));
     if sizes.amx {
         axes.push(axis(AMX, "on".to_owned(), vec!["off".to_owned()]));
     }
