@@ -32,6 +32,7 @@ fn report(loader: &Loader, variant: &str, options: &[(&str, &str)]) -> Report {
         mhc: entry.mhc,
         kv_transport: entry.kv_transport,
         info: *instance.info(),
+        device: None,
         host: host_services(),
         take_error,
     };

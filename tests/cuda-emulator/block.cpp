@@ -24,7 +24,9 @@ dim3 blockDim, gridDim;
 namespace hotseam_emulated {
 
 unsigned char *dynamic_shared;
+size_t dynamic_shared_bytes;
 unsigned lane_number;
+uintptr_t stack_begin, stack_bytes;
 
 namespace {
 
@@ -61,6 +63,7 @@ struct Block {
 };
 
 Block block;
+alignas(64) unsigned char parameters[32768];
 unsigned current;
 Fiber main_fiber, *running = &main_fiber;
 std::vector<std::unique_ptr<Fiber>> fibers;
@@ -91,6 +94,7 @@ void become(unsigned thread) {
 void go_to(Fiber *fiber) {
     Fiber *from = running;
     running = fiber;
+    stack_begin = reinterpret_cast<uintptr_t>(fiber->stack) + Fiber::GUARD;
     from->leave_for(fiber);
 }
 
@@ -244,7 +248,7 @@ void work() {
                 continue;
             }
             become(next);
-            block.launch->kernel->run(block.launch->params.data());
+            block.launch->kernel->run(parameters);
             end_thread();
         }
         if (block.live != 0) fail("no thread can go on: " + all_threads());
@@ -286,6 +290,15 @@ int barrier_vote(int predicate, int kind, const char *file, int line) {
 }
 
 void trap(const char *file, int line) { fail("thread " + std::to_string(current) + " gave __trap() at " + place(file, line)); }
+
+void refuse_access(uint64_t address, size_t bytes, CUresult why) {
+    const char *fault = why == CUDA_ERROR_MISALIGNED_ADDRESS ? "misaligned" : "illegal";
+    say("%s, thread %u: %s address 0x%llx of an access of %zu bytes, %s", where().c_str(), current, fault,
+        static_cast<unsigned long long>(address), bytes, memory::nearest(address).c_str());
+    failure = why;
+    go_to(&main_fiber);
+    __builtin_unreachable();
+}
 
 uint64_t collective(Op op, unsigned mask, Lane lane, const char *file, int line) {
     Warp &warp = block.warps[current / 32];
@@ -438,9 +451,12 @@ CUresult run_grid(const Launch &launch) {
     blockDim = launch.block;
     gridDim = launch.grid;
     block.launch = &launch;
+    memcpy(parameters, launch.params.data(), launch.params.size());
+    stack_bytes = Fiber::STACK - Fiber::GUARD;
     block.count = launch.block.x * launch.block.y * launch.block.z;
     unsigned bytes = (launch.shared + 15) / 16 * 16;
     dynamic_shared = shared_end() - bytes;
+    dynamic_shared_bytes = bytes;
     // The same for every launch, so that a replay of a graph does what its capture would have done.
     random_state = (settings().seed + 1) * 0x9e3779b97f4a7c15ull;
     failure = CUDA_SUCCESS;

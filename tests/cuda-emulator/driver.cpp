@@ -132,6 +132,15 @@ EXPORTED CUresult cuDriverGetVersion(int *version) {
     return CUDA_SUCCESS;
 }
 
+// NVRTC looks for tables of the driver as soon as `cuInit` succeeds, and takes for granted that there are some. Such a table
+// begins with its size in bytes; the ones given here have no entry.
+EXPORTED CUresult cuGetExportTable(const void **table, const void *) {
+    static const uint64_t empty[1] = {sizeof empty};
+    NEEDS_POINTER(table);
+    *table = empty;
+    return CUDA_SUCCESS;
+}
+
 EXPORTED CUresult cuDeviceGetCount(int *count) {
     NEEDS_POINTER(count);
     NEEDS(known());
@@ -309,8 +318,22 @@ EXPORTED CUresult cuMemFree_v2(CUdeviceptr address) {
     return memory::release(address);
 }
 
-EXPORTED CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream) { return cuMemAlloc_v2(address, bytes); }
-EXPORTED CUresult cuMemFreeAsync(CUdeviceptr address, CUstream) { return cuMemFree_v2(address); }
+// Allowed during a capture of another stream. In a capturing one the driver would make a node of it, which is not emulated.
+EXPORTED CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream) {
+    NEEDS_POINTER(address);
+    NEEDS(usable());
+    NEEDS(idle_stream(stream));
+    uint64_t at;
+    NEEDS(memory::allocate(bytes, &at));
+    *address = at;
+    return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
+    NEEDS(usable());
+    NEEDS(idle_stream(stream));
+    return memory::release(address);
+}
 
 EXPORTED CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr address) {
     NEEDS(usable());
@@ -328,6 +351,14 @@ std::mutex pinned_mutex;
 std::map<void *, size_t> pinned;
 
 }   // namespace
+
+bool hotseam_emulated::is_pinned(uint64_t address) {
+    std::lock_guard<std::mutex> lock(pinned_mutex);
+    auto after = pinned.upper_bound(reinterpret_cast<void *>(address));
+    if (after == pinned.begin()) return false;
+    const auto &[begin, bytes] = *std::prev(after);
+    return address - reinterpret_cast<uintptr_t>(begin) < bytes;
+}
 
 EXPORTED CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned) {
     NEEDS_POINTER(address);
@@ -366,12 +397,7 @@ EXPORTED CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr a
     NEEDS_POINTER(data);
     NEEDS(usable());
     bool device = memory::holds(address, 1);
-    {
-        std::lock_guard<std::mutex> lock(pinned_mutex);
-        auto after = pinned.upper_bound(reinterpret_cast<void *>(address));
-        bool host = after != pinned.begin() && address < reinterpret_cast<uintptr_t>(std::prev(after)->first) + std::prev(after)->second;
-        if (!device && !host) return CUDA_ERROR_INVALID_VALUE;
-    }
+    if (!device && !is_pinned(address)) return CUDA_ERROR_INVALID_VALUE;
     if (attribute == 2) {
         *static_cast<unsigned *>(data) = device ? 2 : 1;
     } else if (attribute == 9) {

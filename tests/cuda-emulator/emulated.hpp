@@ -18,6 +18,9 @@
 #ifndef HOTSEAM_EMULATED_UNIT
 #define HOTSEAM_EMULATED_UNIT 0
 #endif
+#ifndef HOTSEAM_EMULATED_CHECKED
+#define HOTSEAM_EMULATED_CHECKED 0
+#endif
 #define HOTSEAM_EMULATED_TEXT2(x) #x
 #define HOTSEAM_EMULATED_TEXT(x) HOTSEAM_EMULATED_TEXT2(x)
 #define HOTSEAM_EMULATED_PASTE2(a, b) a##b
@@ -70,6 +73,7 @@ namespace hotseam_emulated {
 struct Kernel {
     const char *name;
     unsigned unit;      // its source file
+    bool checked;       // compiled with a check before every access
     size_t bytes;       // of its parameters
     unsigned threads;   // most a block, as declared
     void (*run)(const void *params);
@@ -133,11 +137,12 @@ template <class To, class From> inline To as(From value) {
 // ---- how a kernel is written ---------------------------------------------------------------------------------------------
 
 #define KERNEL_BOUNDED(name, Params, threads)                                                                      \
+    static_assert(sizeof(Params) <= 32764, "the parameters of a kernel are at most 32764 bytes");                  \
     static void name##_body(const Params &p);                                                                      \
     static void name##_run(const void *p) { name##_body(*static_cast<const Params *>(p)); }                        \
     static const hotseam_emulated::Enlist name##_enlisted(                                                         \
-        {#name, HOTSEAM_EMULATED_UNIT, sizeof(Params), threads, name##_run, HOTSEAM_EMULATED_BEGIN,                \
-         HOTSEAM_EMULATED_END});                                                                                   \
+        {#name, HOTSEAM_EMULATED_UNIT, HOTSEAM_EMULATED_CHECKED, sizeof(Params), threads, name##_run,              \
+         HOTSEAM_EMULATED_BEGIN, HOTSEAM_EMULATED_END});                                                           \
     static void name##_body([[maybe_unused]] const Params &p)
 #define KERNEL(name, Params) KERNEL_BOUNDED(name, Params, 1024)
 #define SHARED static __attribute__((section(HOTSEAM_EMULATED_SECTION)))

@@ -16,6 +16,8 @@
 
 namespace hotseam_emulated::memory {
 
+uint64_t arena_begin, arena_bytes;
+
 namespace {
 
 constexpr uint64_t PAGE = 4096, ALIGNMENT = 256, CHUNK = 2 << 20;
@@ -28,7 +30,8 @@ struct Allocation {
 
 std::mutex mutex;
 std::map<uint64_t, Allocation> allocations;   // by address
-uint64_t arena, arena_end, high;              // what lies from `high` on was never handed out
+std::map<uint64_t, size_t> freed;             // by address, until it is handed out again
+uint64_t high;              // what lies from `high` on was never handed out
 size_t used;
 int opened, no_pages = -1, poison = -1;
 
@@ -43,11 +46,11 @@ bool map_at(uint64_t address, uint64_t bytes, int protect, int flags, int fd, ui
 
 // Offsets that follow the address let the kernel keep neighbours as one mapping.
 bool close_off(uint64_t address, uint64_t bytes) {
-    return map_at(address, bytes, settings().strict ? protection() : PROT_NONE, 0, no_pages, address - arena);
+    return map_at(address, bytes, settings().strict ? protection() : PROT_NONE, 0, no_pages, address - arena_begin);
 }
 
 bool begin() {
-    if (arena) return true;
+    if (arena_begin) return true;
     uint64_t bytes = std::max<uint64_t>(64ull << 30, settings().memory * 4);
     void *at = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     no_pages = memfd_create("hotseam-emulator-guard", MFD_CLOEXEC);
@@ -57,21 +60,21 @@ bool begin() {
     if (chunk == MAP_FAILED) return false;
     memset(chunk, POISON, CHUNK);
     munmap(chunk, CHUNK);
-    arena = reinterpret_cast<uintptr_t>(at);
-    arena_end = arena + bytes;
-    high = arena;
+    arena_begin = reinterpret_cast<uintptr_t>(at);
+    arena_bytes = bytes;
+    high = arena_begin;
     return true;
 }
 
 // A gap of `bytes`: behind everything, or between allocations once the arena has been handed out to its end.
 uint64_t find(uint64_t bytes) {
-    if (arena_end - high >= bytes) return high;
-    uint64_t from = arena;
+    if (arena_begin + arena_bytes - high >= bytes) return high;
+    uint64_t from = arena_begin;
     for (const auto &[address, a] : allocations) {
         if (a.first_page - from >= bytes) return from;
         from = a.end + PAGE;
     }
-    return arena_end - from >= bytes ? from : 0;
+    return arena_begin + arena_bytes - from >= bytes ? from : 0;
 }
 
 // Large ones share one file of poison, page by page, until they are written.
@@ -105,6 +108,8 @@ CUresult allocate(size_t bytes, uint64_t *address) {
     high = std::max(high, at + pages + PAGE);
     used += rounded;
     *address = at + pages - rounded;
+    // What was freed there is told of no more. A range that began before it at most overlaps by its end.
+    freed.erase(freed.lower_bound(at), freed.lower_bound(at + pages));
     allocations[*address] = {at, at + pages, bytes};
     return CUDA_SUCCESS;
 }
@@ -119,6 +124,7 @@ CUresult release(uint64_t address) {
     }
     const Allocation &a = found->second;
     used -= round_up(a.bytes, ALIGNMENT);
+    freed[address] = a.bytes;
     bool closed = close_off(a.first_page, a.end - a.first_page);
     allocations.erase(found);
     return closed ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -145,8 +151,6 @@ bool holds(uint64_t address, size_t bytes) {
     return allocation_at(address, &base, &all) && bytes <= all - (address - base);
 }
 
-bool in_arena(uint64_t address) { return address >= arena && address < arena_end; }
-
 std::string nearest(uint64_t address) {
     std::lock_guard<std::mutex> lock(mutex);
     char text[200];
@@ -156,6 +160,10 @@ std::string nearest(uint64_t address) {
     } else if (a && address < a->first + a->second.bytes) {
         snprintf(text, sizeof text, "byte %llu of the %zu bytes at 0x%llx", (unsigned long long)(address - a->first),
                  a->second.bytes, (unsigned long long)a->first);
+    } else if (auto after = freed.upper_bound(address);
+               after != freed.begin() && address < std::prev(after)->first + std::prev(after)->second) {
+        snprintf(text, sizeof text, "in the %zu bytes at 0x%llx, which were freed", std::prev(after)->second,
+                 (unsigned long long)std::prev(after)->first);
     } else if (a) {
         snprintf(text, sizeof text, "%llu bytes past the end of the %zu bytes at 0x%llx",
                  (unsigned long long)(address - a->first - a->second.bytes), a->second.bytes, (unsigned long long)a->first);
@@ -167,14 +175,14 @@ std::string nearest(uint64_t address) {
 
 Open::Open() {
     std::lock_guard<std::mutex> lock(mutex);
-    if (opened++ == 0 && settings().strict && high > arena)
-        mprotect(reinterpret_cast<void *>(arena), high - arena, PROT_READ | PROT_WRITE);
+    if (opened++ == 0 && settings().strict && high > arena_begin)
+        mprotect(reinterpret_cast<void *>(arena_begin), high - arena_begin, PROT_READ | PROT_WRITE);
 }
 
 Open::~Open() {
     std::lock_guard<std::mutex> lock(mutex);
-    if (--opened == 0 && settings().strict && high > arena)
-        mprotect(reinterpret_cast<void *>(arena), high - arena, PROT_NONE);
+    if (--opened == 0 && settings().strict && high > arena_begin)
+        mprotect(reinterpret_cast<void *>(arena_begin), high - arena_begin, PROT_NONE);
 }
 
 }   // namespace hotseam_emulated::memory

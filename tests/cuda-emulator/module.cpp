@@ -61,7 +61,7 @@ CUresult find(const Module &module, const char *name, const Kernel **out) {
     if (!has_symbol(module, name)) return CUDA_ERROR_NOT_FOUND;
     std::vector<const Kernel *> all, whole;
     for (const Kernel &kernel : table()) {
-        if (strcmp(kernel.name, name) != 0) continue;
+        if (kernel.checked != settings().strict || strcmp(kernel.name, name) != 0) continue;
         all.push_back(&kernel);
         bool every = true;
         for (const Kernel &other : table()) every = every && (other.unit != kernel.unit || has_symbol(module, other.name));
@@ -143,7 +143,8 @@ CUresult node_of_launch(void *handle, dim3 grid, dim3 block, unsigned shared, vo
         return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
     }
     if (shared > function.most_dynamic) {
-        say("kernel %s: %u bytes of dynamic shared memory, but its attribute allows %u", kernel.name, shared, function.most_dynamic);
+        say("kernel %s: %u bytes of dynamic shared memory, but its attribute allows %u", kernel.name, shared,
+            function.most_dynamic);
         return CUDA_ERROR_INVALID_VALUE;
     }
     const void *from = params ? params[0] : nullptr;
@@ -152,7 +153,8 @@ CUresult node_of_launch(void *handle, dim3 grid, dim3 block, unsigned shared, vo
         for (void **at = extra; *at; at += 2) {
             if (*at == reinterpret_cast<void *>(1)) from = at[1];
             if (*at == reinterpret_cast<void *>(2) && *static_cast<size_t *>(at[1]) != kernel.bytes) {
-                say("kernel %s: parameters of %zu bytes, but it has %zu", kernel.name, *static_cast<size_t *>(at[1]), kernel.bytes);
+                say("kernel %s: parameters of %zu bytes, but it has %zu", kernel.name, *static_cast<size_t *>(at[1]),
+                    kernel.bytes);
                 return CUDA_ERROR_INVALID_VALUE;
             }
         }
@@ -256,7 +258,10 @@ EXPORTED CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction handl
     if (!value) return CUDA_ERROR_INVALID_VALUE;
     if (!valid_function(handle)) return CUDA_ERROR_INVALID_HANDLE;
     const Function &function = *static_cast<const Function *>(handle);
-    *value = attribute == 0 ? int(function.kernel->threads) : attribute == 6 ? settings().sm : attribute == 8 ? int(function.most_dynamic) : 0;
+    *value = attribute == 0   ? int(function.kernel->threads)
+             : attribute == 6 ? settings().sm
+             : attribute == 8 ? int(function.most_dynamic)
+                              : 0;
     return CUDA_SUCCESS;
 }
 
@@ -283,6 +288,6 @@ EXPORTED CUresult cuLaunchKernelEx(const void *config, CUfunction function, void
     };
     if (!config) return CUDA_ERROR_INVALID_VALUE;
     const Config &c = *static_cast<const Config *>(config);
-    return cuLaunchKernel(function, c.grid[0], c.grid[1], c.grid[2], c.block[0], c.block[1], c.block[2], c.shared, c.stream, params,
-                          extra);
+    return cuLaunchKernel(function, c.grid[0], c.grid[1], c.grid[2], c.block[0], c.block[1], c.block[2], c.shared, c.stream,
+                          params, extra);
 }

@@ -66,7 +66,8 @@ CUresult allocate(size_t bytes, uint64_t *address);
 CUresult release(uint64_t address);
 void info(size_t *free, size_t *total);
 bool holds(uint64_t address, size_t bytes);      // all of it in one allocation
-bool in_arena(uint64_t address);
+extern uint64_t arena_begin, arena_bytes;
+inline bool in_arena(uint64_t address) { return address - arena_begin < arena_bytes; }
 bool allocation_at(uint64_t address, uint64_t *base, size_t *bytes);
 std::string nearest(uint64_t address);           // in words
 
@@ -93,6 +94,13 @@ struct Launch {
 // Runs a whole grid. What fails is said on stderr.
 CUresult run_grid(const Launch &launch);
 
+// Where the thread that runs has its stack, and how much dynamic shared memory there is.
+extern uintptr_t stack_begin, stack_bytes;
+extern size_t dynamic_shared_bytes;
+bool is_pinned(uint64_t address);
+// Ends the launch for an access of the thread that runs.
+[[noreturn]] void refuse_access(uint64_t address, size_t bytes, CUresult why);
+
 constexpr unsigned MOST_THREADS = 1024, MOST_SHARED = 232448;
 
 // What one warp makes of a collective once all lanes of `mask` have come: `result[lane]` from `lanes`.
@@ -106,6 +114,7 @@ CUresult usable();                    // initialised, a context is current, and 
 CUresult launchable();                // the same, and launches are not made to fail
 CUresult stick(CUresult result);      // a failure of a launch stays
 bool valid_stream(const void *stream);
+CUresult idle_stream(const void *stream);   // valid, and not capturing
 
 // Whether a call that may not happen during a capture is made during one; if so, it has invalidated the capture.
 bool capture_forbids(bool synchronous);

@@ -23,6 +23,7 @@ unsigned cuCtxSetCurrent(void *);
 unsigned cuCtxSynchronize();
 unsigned cuMemAlloc_v2(unsigned long long *, size_t);
 unsigned cuMemFree_v2(unsigned long long);
+unsigned cuMemHostAlloc(void **, size_t, unsigned);
 unsigned cuMemGetInfo_v2(size_t *, size_t *);
 unsigned cuMemcpyHtoD_v2(unsigned long long, const void *, size_t);
 unsigned cuMemcpyDtoH_v2(void *, unsigned long long, size_t);
@@ -86,7 +87,8 @@ std::vector<char> cubin(const std::string &names, unsigned sm = 90) {
 
 std::string all_names() {
     std::string names(1, '\0');
-    for (const char *name : {"sum", "reverse", "poison", "barriers", "lanes", "bounds", "mma", "add", "fmaf", "barrier_rate", "nowhere"})
+    for (const char *name : {"sum", "reverse", "poison", "barriers", "lanes", "bounds", "mma", "add", "fmaf", "barrier_rate",
+                             "nowhere"})
         names += std::string("hotseam_selftest_") + name + '\0';
     return names;
 }
@@ -128,7 +130,7 @@ std::vector<float> host(unsigned long long address, size_t n) {
 
 double seconds() {
     timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return double(t.tv_sec) + double(t.tv_nsec) * 1e-9;
 }
 
@@ -199,9 +201,12 @@ void poison() {
 void refused(int choice, unsigned code) {
     begin();
     unsigned long long y = device(std::vector<float>(64, 0.0f));
+    void *again = function("barriers");
     GIVES(launch("barriers", 1, 64, {0, y, 0, choice}), code);
     GIVES(cuCtxSynchronize(), code);
-    GIVES(launch("barriers", 1, 64, {0, y, 0, 5}), code);
+    Params params = {0, y, 0, 5};
+    void *list[] = {&params};
+    GIVES(cuLaunchKernel(again, 1, 1, 1, 64, 1, 1, 0, nullptr, list, nullptr), code);
     const char *name;
     GIVES(cuGetErrorName(code, &name), 0);
     CHECK(strcmp(name, "CUDA_ERROR_LAUNCH_FAILED") == 0);
@@ -260,7 +265,8 @@ void mma() {
 void graph() {
     begin();
     void *stream, *graph, *exec;
-    unsigned long long x = device(counting(100)), y = device(std::vector<float>(100, 5.0f)), z = device(std::vector<float>(100, 0.0f));
+    unsigned long long x = device(counting(100)), y = device(std::vector<float>(100, 5.0f));
+    unsigned long long z = device(std::vector<float>(100, 0.0f));
     GIVES(cuStreamCreate(&stream, 1), 0);
     GIVES(cuStreamBeginCapture_v2(stream, 1), 0);
     GIVES(cuMemsetD32Async(y, 0, 100, stream), 0);
@@ -337,6 +343,14 @@ void strict() {
     GIVES(launch("bounds", 2, 256, {0, y, 256, 1}), 700);
 }
 
+// Memory of the host is not the device's, unless it is pinned.
+void host_pointer(bool pinned) {
+    begin();
+    void *own = malloc(1024);
+    if (pinned) GIVES(cuMemHostAlloc(&own, 1024, 0), 0);
+    GIVES(launch("bounds", 1, 256, {0, reinterpret_cast<uintptr_t>(own), 256, 0}), pinned ? 0u : 700u);
+}
+
 void fault(unsigned init, int version, int major, unsigned launched) {
     GIVES(cuInit(0), init);
     if (init) return;
@@ -371,13 +385,15 @@ void rates() {
     start = seconds();
     GIVES(launch("barrier_rate", 100, 256, {x, y, 0, 100}), 0);
     double barriers = seconds() - start;
-    printf("  1.0e8 fmaf: %.0f million/s (%.2f s) in threads of 250, %.0f million/s in threads of 10; %.0f ns a thread and barrier\n",
+    printf("  1.0e8 fmaf: %.0f million/s (%.2f s of CPU) in threads of 250, %.0f million/s in threads of 10; "
+           "%.0f ns a thread and barrier\n",
            100 / long_threads, long_threads, 100 / short_threads, barriers / (100 * 100 * 256) * 1e9);
 }
 
 int failed, passed;
 
-void test(const char *name, const std::function<void()> &body, const std::vector<std::pair<const char *, const char *>> &variables = {}) {
+void test(const char *name, const std::function<void()> &body,
+          const std::vector<std::pair<const char *, const char *>> &variables = {}) {
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
@@ -402,9 +418,9 @@ int main(int, char **arguments) {
     test("shared memory with a barrier", reverse_with_barrier);
     char hashes[] = "/tmp/hotseam-selftest-XXXXXX";
     close(mkstemp(hashes));
-    test("without the barrier, seed 1", reverse_without_barrier, {{"SELFTEST_HASH", hashes}, {"HOTSEAM_EMULATOR_SEED", "1"}});
-    test("without the barrier, seed 2", reverse_without_barrier, {{"SELFTEST_HASH", hashes}, {"HOTSEAM_EMULATOR_SEED", "2"}});
-    test("without the barrier, seed 2 again", reverse_without_barrier, {{"SELFTEST_HASH", hashes}, {"HOTSEAM_EMULATOR_SEED", "2"}});
+    for (const char *seed : {"1", "2", "2"})
+        test((std::string("without the barrier, seed ") + seed).c_str(), reverse_without_barrier,
+             {{"SELFTEST_HASH", hashes}, {"HOTSEAM_EMULATOR_SEED", seed}});
     test("seeds differ, and a seed is repeated", [&] {
         unsigned long long a = 0, b = 0, c = 0;
         FILE *in = fopen(hashes, "r");
@@ -429,6 +445,11 @@ int main(int, char **arguments) {
     test("memory limit", memory_limit, {{"HOTSEAM_EMULATOR_MEMORY", "1000000"}});
     test("strict: host code dies on device memory", strict, {{"HOTSEAM_EMULATOR_STRICT", "1"}});
     test("strict: freed memory", freed, {{"HOTSEAM_EMULATOR_STRICT", "1"}});
+    test("strict: a kernel on memory of the host", [] { host_pointer(false); }, {{"HOTSEAM_EMULATOR_STRICT", "1"}});
+    test("strict: a kernel on pinned memory", [] { host_pointer(true); }, {{"HOTSEAM_EMULATOR_STRICT", "1"}});
+    test("strict: a misaligned access", [] { bounds(4, 716); }, {{"HOTSEAM_EMULATOR_STRICT", "1"}});
+    for (void (*body)() : {reduction, lanes, reverse_with_barrier, poison, mma, graph})
+        test("strict: right kernels", body, {{"HOTSEAM_EMULATOR_STRICT", "1"}});
     test("fault: stub", [] { fault(34, 0, 0, 0); }, {{"HOTSEAM_EMULATOR_FAULT", "stub"}});
     test("fault: no-device", [] { fault(100, 0, 0, 0); }, {{"HOTSEAM_EMULATOR_FAULT", "no-device"}});
     test("fault: old-driver", [] { fault(0, 12020, 9, 0); }, {{"HOTSEAM_EMULATOR_FAULT", "old-driver"}});
@@ -436,6 +457,7 @@ int main(int, char **arguments) {
     test("fault: launch", [] { fault(0, 13000, 9, 719); }, {{"HOTSEAM_EMULATOR_FAULT", "launch"}});
     test("a stub library", [&] { stub(arguments[1]); });
     test("rates", rates);
+    test("rates, strict", rates, {{"HOTSEAM_EMULATOR_STRICT", "1"}});
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }

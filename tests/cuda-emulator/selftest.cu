@@ -88,8 +88,9 @@ KERNEL(hotseam_selftest_lanes, SelftestParams) {
     p.y[lane] = right ? 1.0f : 0.0f;
 }
 
-// y[n + i]; one past the end if `choice` is 1, the address 16 if it is 2, more stack than there is if it is 3.
-DEVICE float deep(unsigned n) {
+// y[n + i]; one past the end if `choice` is 1, the address 16 if it is 2, more stack than there is if it is 3, from an odd
+// address if it is 4.
+static __device__ __noinline__ float deep(unsigned n) {
     volatile float space[100000];
     space[n] = 1.0f;
     return space[n / 2];
@@ -98,6 +99,7 @@ KERNEL(hotseam_selftest_bounds, SelftestParams) {
     unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
     float *y = p.choice == 2 ? reinterpret_cast<float *>(16) : p.y;
     if (p.choice == 3) y[0] = deep(p.n);
+    if (p.choice == 4) y = reinterpret_cast<float *>(reinterpret_cast<char *>(y) + 1);
     if (i < p.n + (p.choice == 1)) y[i] = float(i);
 }
 

@@ -94,7 +94,14 @@ bool valid_stream(const void *stream) {
     return stream_of(const_cast<void *>(stream)) != nullptr;
 }
 
-// The rules of `cuThreadExchangeStreamCaptureMode`: a global capture forbids such calls to every thread, a thread-local one to
+CUresult idle_stream(const void *handle) {
+    std::lock_guard<std::mutex> lock(mutex);
+    Stream *stream = stream_of(const_cast<void *>(handle));
+    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    return stream->capture ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+}
+
+// As `cuThreadExchangeStreamCaptureMode` describes it: a global capture forbids such calls to every thread, a thread-local one to
 // its own, a relaxed one to none. Calls that wait are forbidden to the thread of any capture.
 bool capture_forbids(bool synchronous) {
     std::lock_guard<std::mutex> lock(mutex);
@@ -125,7 +132,8 @@ CUresult perform(const Node &node) {
     // A graph may be replayed when its memory is gone.
     if ((memory::in_arena(node.to) && !memory::holds(node.to, node.bytes)) ||
         (node.type == Node::MemcpyNode && memory::in_arena(node.from) && !memory::holds(node.from, node.bytes))) {
-        say("a copy or memset of %zu bytes at 0x%llx: %s", node.bytes, (unsigned long long)node.to, memory::nearest(node.to).c_str());
+        say("a copy or memset of %zu bytes at 0x%llx: %s", node.bytes, (unsigned long long)node.to,
+            memory::nearest(node.to).c_str());
         return stick(CUDA_ERROR_ILLEGAL_ADDRESS);
     }
     memory::Open open;
@@ -290,7 +298,8 @@ EXPORTED CUresult cuEventElapsedTime(float *milliseconds, CUevent from, CUevent 
     Event *end = find(events, to);
     if (!end || !begin->recorded || !end->recorded || !begin->timed || !end->timed || begin->capture || end->capture)
         return CUDA_ERROR_INVALID_HANDLE;
-    *milliseconds = float(double(end->when.tv_sec - begin->when.tv_sec) * 1e3 + double(end->when.tv_nsec - begin->when.tv_nsec) * 1e-6);
+    const timespec &a = begin->when, &b = end->when;
+    *milliseconds = float(double(b.tv_sec - a.tv_sec) * 1e3 + double(b.tv_nsec - a.tv_nsec) * 1e-6);
     return CUDA_SUCCESS;
 }
 
@@ -325,7 +334,8 @@ EXPORTED CUresult cuStreamEndCapture(CUstream handle, CUgraph *out) {
         capture->invalid = true;
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     }
-    if (capture->mode != RelaxedMode && capture->thread != std::this_thread::get_id()) return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    if (capture->mode != RelaxedMode && capture->thread != std::this_thread::get_id())
+        return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     for (Stream *other : streams)
         if (other->capture == capture) other->capture = nullptr;
     captures.erase(capture);
@@ -342,8 +352,8 @@ EXPORTED CUresult cuStreamIsCapturing(CUstream handle, int *status) {
     return CUDA_SUCCESS;
 }
 
-EXPORTED CUresult cuStreamGetCaptureInfo_v2(CUstream handle, int *status, uint64_t *id, CUgraph *graph, const CUgraphNode **dependencies,
-                                            size_t *n) {
+EXPORTED CUresult cuStreamGetCaptureInfo_v2(CUstream handle, int *status, uint64_t *id, CUgraph *graph,
+                                            const CUgraphNode **dependencies, size_t *n) {
     WITH(Stream, stream, stream_of(handle));
     if (!status) return CUDA_ERROR_INVALID_VALUE;
     *status = !stream->capture ? 0 : stream->capture->invalid ? 2 : 1;
@@ -358,17 +368,10 @@ EXPORTED CUresult cuStreamGetCaptureInfo_v2(CUstream handle, int *status, uint64
     return CUDA_SUCCESS;
 }
 
-EXPORTED CUresult cuStreamGetCaptureInfo_v3(CUstream handle, int *status, uint64_t *id, CUgraph *graph, const CUgraphNode **dependencies,
-                                            const void **edges, size_t *n) {
+EXPORTED CUresult cuStreamGetCaptureInfo_v3(CUstream handle, int *status, uint64_t *id, CUgraph *graph,
+                                            const CUgraphNode **dependencies, const void **edges, size_t *n) {
     if (edges) *edges = nullptr;
     return cuStreamGetCaptureInfo_v2(handle, status, id, graph, dependencies, n);
-}
-
-EXPORTED CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
-    // A capture has the mode that it began with; a thread has none of its own here.
-    if (!mode || *mode < GlobalMode || *mode > RelaxedMode) return CUDA_ERROR_INVALID_VALUE;
-    *mode = GlobalMode;
-    return CUDA_SUCCESS;
 }
 
 // ---- graphs --------------------------------------------------------------------------------------------------------------
@@ -404,6 +407,10 @@ EXPORTED CUresult cuGraphInstantiate_v2(CUgraphExec *out, CUgraph graph, CUgraph
 }
 
 EXPORTED CUresult cuGraphInstantiate(CUgraphExec *out, CUgraph graph, CUgraphNode *, char *, size_t) {
+    return cuGraphInstantiateWithFlags(out, graph, 0);
+}
+
+EXPORTED CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph, void *) {
     return cuGraphInstantiateWithFlags(out, graph, 0);
 }
 

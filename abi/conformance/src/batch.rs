@@ -2,7 +2,7 @@
 
 use crate::buffer::Buffer;
 use hotseam_abi::{Batch, RopeTables, SeqSpan, phase};
-use std::sync::Arc;
+use std::rc::Rc;
 
 /// Positions that the rope tables of the cases hold.
 pub(crate) const MAX_POSITIONS: usize = 2112;
@@ -35,7 +35,7 @@ pub(crate) struct Rows {
     pub(crate) row_seq: Buffer,
     /// First row of each sequence.
     pub(crate) begins: Vec<usize>,
-    seqs: Vec<SeqSpan>,
+    seqs: Buffer,
     batch: Batch,
 }
 
@@ -61,6 +61,7 @@ impl Rows {
             }
         }
         pad(&mut positions, &mut row_seq, padding.saturating_sub(1));
+        let words = |s: &SeqSpan| [s.row_begin, s.row_count, s.position, s.chunk].map(|number| number as i32);
         let batch = Batch {
             size: size_of::<Batch>() as u32,
             n_rows: positions.len() as u32,
@@ -75,7 +76,7 @@ impl Rows {
             positions: Buffer::i32s("positions", positions),
             row_seq: Buffer::i32s("row_seq", row_seq),
             begins: seqs.iter().map(|s| s.row_begin as usize).collect(),
-            seqs,
+            seqs: Buffer::i32s("seqs", seqs.iter().flat_map(words).collect()),
             batch,
         }
     }
@@ -109,8 +110,13 @@ impl Rows {
     pub(crate) fn arg(&mut self) -> *const Batch {
         self.batch.positions = self.positions.ptr();
         self.batch.row_seq = self.row_seq.ptr();
-        self.batch.seqs = self.seqs.as_ptr();
+        self.batch.seqs = self.seqs.ptr();
         &raw const self.batch
+    }
+
+    /// Memory of the batch.
+    pub(crate) fn buffers(&self) -> [&Buffer; 3] {
+        [&self.positions, &self.row_seq, &self.seqs]
     }
 
     /// Phase and positions, for titles.
@@ -138,12 +144,12 @@ impl Rows {
     }
 }
 
-/// Rope tables, shared by the cases.
+/// Rope tables, shared by the cases of a thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Tables {
     pub(crate) half: usize,
-    cos: Arc<Buffer>,
-    sin: Arc<Buffer>,
+    cos: Rc<Buffer>,
+    sin: Rc<Buffer>,
 }
 
 impl Tables {
@@ -152,23 +158,20 @@ impl Tables {
         let frequencies: Vec<f64> = (0..half).map(|i| 160_000f64.powf(-(i as f64) / half as f64)).collect();
         let angle = |i: usize| (i / half) as f64 * frequencies[i % half];
         let table = |name, f: fn(f64) -> f64| {
-            Arc::new(Buffer::f32s(name, (0..MAX_POSITIONS * half).map(|i| f(angle(i)) as f32).collect()))
+            Rc::new(Buffer::f32s(name, (0..MAX_POSITIONS * half).map(|i| f(angle(i)) as f32).collect()))
         };
         Self { half, cos: table("rope.cos", f64::cos), sin: table("rope.sin", f64::sin) }
     }
 
     /// The tables as an argument; read only.
     pub(crate) fn arg(&self) -> RopeTables {
-        let tensor = |b: &Arc<Buffer>| {
-            let mut t = hotseam_abi::TensorRef::NONE;
-            t.data = b.words().as_ptr().cast_mut().cast();
-            t.shape = [MAX_POSITIONS as i64, self.half as i64, 1, 1];
-            t.strides = [self.half as i64, 1, 1, 1];
-            t.dtype = hotseam_abi::dtype::F32;
-            t.ndim = 2;
-            t
-        };
+        let tensor = |b: &Buffer| b.view(hotseam_abi::dtype::F32, &[MAX_POSITIONS, self.half]);
         RopeTables { cos: tensor(&self.cos), sin: tensor(&self.sin) }
+    }
+
+    /// Memory of the tables, shared by the cases.
+    pub(crate) fn buffers(&self) -> [&Buffer; 2] {
+        [&self.cos, &self.sin]
     }
 
     /// The tables as truth reads them.

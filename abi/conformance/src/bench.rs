@@ -1,6 +1,6 @@
 //! Times of the ops of variants, on the inputs of the cases.
 
-use crate::runner::{Case, context};
+use crate::runner::{Case, call};
 use crate::{Op, Subject};
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -50,6 +50,9 @@ pub fn bench(subjects: &[Subject<'_>], op: Option<Op>, time: Duration) -> Result
     let Some((first, others)) = subjects.split_first() else { return Ok(Vec::new()) };
     if first.seam == hotseam_abi::seam::KV_TRANSPORT {
         return Ok(Vec::new());
+    }
+    for memory in subjects.iter().filter_map(|subject| subject.device) {
+        memory.make_current().map_err(|error| error.to_string())?;
     }
     let bench = Bench { others, op, time, timings: Vec::new(), failure: None };
     match crate::runner::time(first, bench) {
@@ -107,16 +110,12 @@ impl Bench<'_> {
     }
 }
 
-/// Duration in nanoseconds of one call on inputs of its own: a call may change what it was given in place.
+/// Duration in nanoseconds of one call on inputs of its own: a call may change what it was given in place. On a device it is
+/// the time that the stream was busy, from before the call until what it enqueued was done.
 fn timed<C: Case>(subject: &Subject<'_>, case: &C) -> Result<u64, String> {
-    let mut work = case.clone();
-    let (layer, class) = case.layer();
-    let ctx = context(subject, case.rows().phase, layer, class);
-    let started = Instant::now();
-    let code = work.call(subject, &ctx);
-    let time = started.elapsed();
-    match code {
-        hotseam_abi::OK => Ok(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
-        code => Err(format!("returned code {code}: {}", (subject.take_error)())),
+    match call(subject, &mut case.clone()) {
+        Ok((hotseam_abi::OK, seconds)) => Ok((seconds * 1e9).round() as u64),
+        Ok((code, _)) => Err(format!("returned code {code}: {}", (subject.take_error)())),
+        Err(failed) => Err(failed.to_string()),
     }
 }

@@ -1,9 +1,13 @@
 //! Memory that is handed to a variant: guarded on both sides, poisoned where nothing has been written.
 
 use hotseam_abi::{TensorRef, device, dtype};
+use std::cell::Cell;
 
 /// Guard words on each side; odd, so that data is aligned to 4 bytes and to no more.
-const GUARD: usize = 33;
+pub(crate) const GUARD: usize = 33;
+
+/// Bytes that buffers on a device are laid out by.
+pub(crate) const LINE: usize = 16;
 
 /// Fills outputs and everything that must not be read: NaN as f32, as two bf16, and in the last byte as e4m3; no
 /// possible index as i32.
@@ -16,7 +20,18 @@ pub(crate) enum Role {
     Output,
 }
 
+/// Where a copy of a buffer lies on a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Ordinal of the device.
+    pub(crate) device: u32,
+    /// Address of the first word inside the guards.
+    pub(crate) address: u64,
+}
+
 /// 4-byte words between guards.
+///
+/// While it has a place on a device, the arguments that are made of it point there; content is always that of host memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Buffer {
     /// Name of the argument.
@@ -24,6 +39,10 @@ pub(crate) struct Buffer {
     pub(crate) role: Role,
     /// Words of a row of the batch; 0 if the buffer is not by row.
     pub(crate) row_words: usize,
+    /// Whether the first word inside lies on a [`LINE`] of a device, else a word behind one.
+    pub(crate) on_line: bool,
+    /// Set while a case is called on a device.
+    pub(crate) place: Cell<Option<Place>>,
     words: Vec<u32>,
 }
 
@@ -37,7 +56,7 @@ impl Buffer {
         let mut words: Vec<u32> = (0..GUARD).map(guard_word).collect();
         words.extend(content);
         words.extend((GUARD + n..2 * GUARD + n).map(guard_word));
-        Self { name, role, row_words: 0, words }
+        Self { name, role, row_words: 0, on_line: false, place: Cell::new(None), words }
     }
 
     /// An f32 input.
@@ -88,6 +107,11 @@ impl Buffer {
         Self { row_words, ..self }
     }
 
+    /// Says that on a device the first word inside lies at a multiple of [`LINE`] bytes, for structs with addresses.
+    pub(crate) fn on_lines(self) -> Self {
+        Self { on_line: true, ..self }
+    }
+
     pub(crate) fn with_role(self, role: Role) -> Self {
         Self { role, ..self }
     }
@@ -100,6 +124,16 @@ impl Buffer {
     pub(crate) fn words_mut(&mut self) -> &mut [u32] {
         let end = self.words.len() - GUARD;
         &mut self.words[GUARD..end]
+    }
+
+    /// All words, guards included.
+    pub(crate) fn guarded(&self) -> &[u32] {
+        &self.words
+    }
+
+    /// As [`Buffer::guarded`].
+    pub(crate) fn guarded_mut(&mut self) -> &mut [u32] {
+        &mut self.words
     }
 
     pub(crate) fn f32(&self) -> &[f32] {
@@ -134,7 +168,10 @@ impl Buffer {
 
     /// First word inside the guards.
     pub(crate) fn ptr<T>(&mut self) -> *mut T {
-        self.words[GUARD..].as_mut_ptr().cast()
+        match self.place.get() {
+            None => self.words[GUARD..].as_mut_ptr().cast(),
+            Some(place) => place.address as *mut T,
+        }
     }
 
     /// A contiguous tensor over the buffer.
@@ -144,9 +181,11 @@ impl Buffer {
 
     /// A contiguous tensor over the buffer that nothing writes through.
     pub(crate) fn view(&self, dtype: u32, shape: &[usize]) -> TensorRef {
-        let data = self.words().as_ptr().cast_mut().cast();
-        let mut t = TensorRef { data, dtype, ndim: shape.len() as u32, ..TensorRef::NONE };
-        t.device = device::CPU;
+        let mut t = TensorRef { dtype, ndim: shape.len() as u32, ..TensorRef::NONE };
+        (t.data, t.device, t.device_id) = match self.place.get() {
+            None => (self.words().as_ptr().cast_mut().cast(), device::CPU, 0),
+            Some(place) => (place.address as *mut _, device::CUDA, place.device),
+        };
         t.shape = [1; 4];
         let mut stride = 1;
         for (d, extent) in shape.iter().enumerate().rev() {
@@ -189,6 +228,18 @@ mod tests {
         assert_eq!(b.damage(), Some(6 + GUARD as isize - 1));
         b.words[GUARD - 1] = 0;
         assert_eq!(b.damage(), Some(-1));
+    }
+
+    #[test]
+    fn arguments_point_to_the_place_and_content_is_the_hosts() {
+        let mut b = Buffer::f32s("q", vec![1.0; 6]);
+        let host = b.ptr::<f32>();
+        b.place.set(Some(Place { device: 1, address: 4096 }));
+        let t = b.tensor_f32(&[2, 3]);
+        assert_eq!((t.data.addr(), t.device, t.device_id), (4096, device::CUDA, 1));
+        assert_eq!((b.ptr::<f32>().addr(), b.f32()), (4096, [1.0; 6].as_slice()));
+        b.place.set(None);
+        assert_eq!((b.ptr::<f32>(), b.tensor_f32(&[6]).device), (host, device::CPU));
     }
 
     #[test]

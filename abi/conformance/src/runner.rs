@@ -4,11 +4,14 @@ use crate::batch::Rows;
 use crate::bench::Bench;
 use crate::buffer::{Buffer, Role};
 use crate::compare::Judge;
+use crate::device::{Failed, LOOK_CLOSER};
 use crate::report::{CaseResult, Coordinate, Report};
-use crate::{Level, Op, Subject, cases};
+use crate::{DeviceMemory, Level, Op, Subject, cases};
 use hotseam_abi as abi;
 use hotseam_abi::StepCtx;
+use hotseam_cuda::CudaError;
 use hotseam_sdk::Result;
+use std::time::Instant;
 
 /// One call of one op: inputs, outputs, and what is known of the right answer.
 pub(crate) trait Case: Clone {
@@ -24,6 +27,10 @@ pub(crate) trait Case: Clone {
     fn truth(&mut self, capabilities: u64) -> Result<()>;
     /// All memory that the call may see.
     fn buffers(&self) -> Vec<&Buffer>;
+    /// Those of [`Case::buffers`] that the call may write.
+    fn outputs(&mut self) -> Vec<&mut Buffer>;
+    /// Writes the addresses that stand in buffers; called whenever buffers have got or lost a place on a device.
+    fn readdress(&mut self) {}
     /// Compares outputs; `self` is the case before the call.
     fn judge(&self, want: &Self, got: &Self, judge: &mut Judge);
     /// The row as a batch of its own, where that makes sense.
@@ -45,6 +52,8 @@ pub(crate) struct Runner<'a> {
     report: Report,
     /// Set once the instance panicked; the contract forbids to use it again.
     panicked: bool,
+    /// Set once the driver failed: everything on the device fails from then on.
+    broken: bool,
     /// Set if cases are timed and not judged.
     bench: Option<Bench<'a>>,
 }
@@ -52,15 +61,22 @@ pub(crate) struct Runner<'a> {
 /// Checks every op that the subject serves, in every phase it serves.
 pub fn check(subject: &Subject<'_>, level: Level) -> Report {
     let report = Report { variant: subject.variant.to_owned(), cases: Vec::new(), batch_invariant: true };
-    let mut runner = Runner { subject, level, report, panicked: false, bench: None };
-    cases::run_all(&mut runner);
+    let mut runner = Runner { subject, level, report, panicked: false, broken: false, bench: None };
+    match subject.device.map_or(Ok(()), DeviceMemory::make_current) {
+        Ok(()) => cases::run_all(&mut runner),
+        Err(error) => {
+            let served = Op::ALL.into_iter().filter(|op| op.served_by(subject));
+            served.for_each(|op| runner.fail(op, "device", error.to_string()));
+        }
+    }
     runner.report
 }
 
 /// Runs every case through `bench`, which is given back.
 pub(crate) fn time<'a>(subject: &'a Subject<'a>, bench: Bench<'a>) -> Option<Bench<'a>> {
     let report = Report { variant: String::new(), cases: Vec::new(), batch_invariant: true };
-    let mut runner = Runner { subject, level: Level::Full, report, panicked: false, bench: Some(bench) };
+    let mut runner =
+        Runner { subject, level: Level::Full, report, panicked: false, broken: false, bench: Some(bench) };
     cases::run_all(&mut runner);
     runner.bench
 }
@@ -78,7 +94,16 @@ impl Runner<'_> {
         self.push(judge.finish(case.to_owned()));
     }
 
-    /// Runs a case twice, and some of its rows alone.
+    /// Equal calls of a case. On a device an order of sums that is not fixed shows in few of many.
+    fn equal_calls(&self) -> usize {
+        match (self.subject.device, self.level) {
+            (None, _) => 2,
+            (Some(_), Level::Quick) => 3,
+            (Some(_), Level::Full) => 20,
+        }
+    }
+
+    /// Runs a case several times, and some of its rows alone.
     pub(crate) fn run<C: Case>(&mut self, case: C) {
         if let Some(bench) = &mut self.bench {
             return bench.run(self.subject, &case);
@@ -98,9 +123,16 @@ impl Runner<'_> {
         intact(case, &got)?;
         case.judge(&want, &got, judge);
 
-        let mut again = case.clone();
-        self.call(&mut again).map_err(|e| format!("the second of two equal calls {e}"))?;
-        repeats(&got, &again, judge);
+        for number in 2..=self.equal_calls() {
+            let mut again = case.clone();
+            self.call(&mut again).map_err(|e| match number {
+                2 => format!("the second of two equal calls {e}"),
+                _ => format!("equal call number {number} {e}"),
+            })?;
+            if !repeats(&got, &again, judge) {
+                break;
+            }
+        }
 
         let live = case.rows().live();
         let full = [live.first(), live.get(live.len() / 2), live.last()];
@@ -116,9 +148,13 @@ impl Runner<'_> {
         if self.panicked {
             return Err("was not run: the instance panicked before, and must not be used again".into());
         }
-        let (layer, class) = case.layer();
-        let ctx = context(self.subject, case.rows().phase, layer, class);
-        let code = case.call(self.subject, &ctx);
+        if self.broken {
+            return Err("was not run: the device failed before".into());
+        }
+        let (code, _) = call(self.subject, case).map_err(|failed| {
+            self.broken |= matches!(failed, Failed::Driver(CudaError::Call { .. }));
+            failed.to_string()
+        })?;
         self.outcome(code)
     }
 
@@ -133,7 +169,26 @@ impl Runner<'_> {
             other => format!("code {other}"),
         };
         self.panicked |= code == abi::ERR_PANIC;
-        Err(format!("returned {what}: {}", (self.subject.take_error)()))
+        let text = (self.subject.take_error)();
+        Err(match self.subject.device {
+            Some(_) if code == abi::ERR_INTERNAL => format!("returned {what}: {text}. {LOOK_CLOSER}"),
+            _ => format!("returned {what}: {text}"),
+        })
+    }
+}
+
+/// Calls the subject with a case, on its device if it has one; the code, and how long the call and what it enqueued took,
+/// in seconds.
+pub(crate) fn call<C: Case>(subject: &Subject<'_>, case: &mut C) -> std::result::Result<(i32, f64), Failed> {
+    let (layer, class) = case.layer();
+    let ctx = context(subject, case.rows().phase, layer, class);
+    match subject.device {
+        Some(memory) => memory.run(case, ctx, |case, ctx| case.call(subject, ctx)),
+        None => {
+            let started = Instant::now();
+            let code = case.call(subject, &ctx);
+            Ok((code, started.elapsed().as_secs_f64()))
+        }
     }
 }
 
@@ -169,8 +224,8 @@ fn intact<C: Case>(before: &C, after: &C) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Equal calls give equal bits; padded rows are nobody's.
-fn repeats<C: Case>(first: &C, second: &C, judge: &mut Judge) {
+/// Equal calls give equal bits; padded rows are nobody's. Returns whether they do.
+fn repeats<C: Case>(first: &C, second: &C, judge: &mut Judge) -> bool {
     for (a, b) in first.buffers().into_iter().zip(second.buffers()) {
         let live = |i: usize| a.row_words == 0 || first.rows().position(i / a.row_words).is_some();
         let pairs = a.words().iter().zip(b.words()).enumerate();
@@ -181,7 +236,8 @@ fn repeats<C: Case>(first: &C, second: &C, judge: &mut Judge) {
             };
             let message = format!("two equal calls differ at {at}: bits {x:#010x}, then {y:#010x}");
             judge.fail_at(at, f64::from(f32::from_bits(*y)), f64::from(f32::from_bits(*x)), message);
-            return;
+            return false;
         }
     }
+    true
 }

@@ -1,5 +1,6 @@
 //! What is checked.
 
+use crate::DeviceMemory;
 use hotseam_abi::{AttentionV1, HostServicesV1, IndexerV1, InfoV1, KvTransportV1, MhcV1, MoeV1, seam};
 use serde::Serialize;
 use std::ffi::c_void;
@@ -113,7 +114,7 @@ impl Serialize for Op {
 pub enum Level {
     /// One or two cases an op and phase, well under 100 ms: what a swap can always afford.
     Quick,
-    /// Every case, one to two seconds.
+    /// Every case, one to two seconds on the CPU.
     Full,
 }
 
@@ -140,6 +141,8 @@ pub struct Subject<'a> {
     pub kv_transport: Option<&'a KvTransportV1>,
     /// What the instance says of itself. `capabilities`, `phases` and `layout` are read.
     pub info: InfoV1,
+    /// Memory of the device that its ops work on; `None` if they work on host memory.
+    pub device: Option<&'a DeviceMemory>,
     /// Services passed in each call; valid for the life of the process.
     pub host: *const HostServicesV1,
     /// Returns, and forgets, the text that the last failed call on this thread gave to

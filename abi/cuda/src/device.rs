@@ -113,12 +113,10 @@ impl Device {
         }
         let number = |attribute| attribute_of(self.device, attribute);
         use Attribute::*;
-        let major = number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-        let minor = number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         Ok(Facts {
             // SAFETY: the driver wrote a terminated text.
             name: unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned(),
-            sm: major * 10 + minor,
+            sm: capability_of(self.device)?,
             multiprocessors: number(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             memory: memory as u64,
             l2: u64::from(number(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
@@ -143,6 +141,32 @@ impl Facts {
     }
 }
 
+/// Compute capability of every device, in their order. Makes no context, and asks a driver of any version.
+///
+/// # Errors
+/// If there is no driver, or it refuses.
+pub fn capabilities() -> Result<Vec<u32>> {
+    match available() {
+        Ok(_) | Err(CudaError::OldDriver { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    let mut count = 0;
+    // SAFETY: the driver has started; the integer is writable.
+    check("cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&raw mut count) })?;
+    let of_device = |ordinal| {
+        let mut device = 0;
+        // SAFETY: as above.
+        check("cuDeviceGet", unsafe { sys::cuDeviceGet(&raw mut device, ordinal) })?;
+        capability_of(device)
+    };
+    (0..count).map(of_device).collect()
+}
+
+fn capability_of(device: CUdevice) -> Result<u32> {
+    let major = attribute_of(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    Ok(major * 10 + attribute_of(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?)
+}
+
 fn attribute_of(device: CUdevice, attribute: Attribute) -> Result<u32> {
     let mut value = 0;
     // SAFETY: the integer is writable.
@@ -155,8 +179,7 @@ pub(crate) fn current_sm() -> Result<u32> {
     let mut device = 0;
     // SAFETY: the integer is writable.
     check("cuCtxGetDevice", unsafe { sys::cuCtxGetDevice(&raw mut device) })?;
-    let major = attribute_of(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-    Ok(major * 10 + attribute_of(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?)
+    capability_of(device)
 }
 
 /// Free and total bytes of the device whose context is current.

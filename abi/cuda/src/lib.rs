@@ -15,7 +15,7 @@ mod memory;
 mod module;
 mod stream;
 
-pub use device::{Device, Facts};
+pub use device::{Device, Facts, capabilities};
 pub use driver::{Version, available, searched};
 pub use error::{CudaError, Result};
 pub use graph::{Graph, capture};

@@ -111,10 +111,52 @@ pub enum Topology {
     Paired,
 }
 
+/// Where steps run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, JsonSchema)]
+#[schemars(with = "String", extend("pattern" = "^(cpu|cuda(:[0-9]{1,3})?)$"))]
+pub enum Device {
+    /// `cpu`.
+    #[default]
+    Cpu,
+    /// `cuda`, or `cuda:1` for another than the first device.
+    Cuda(u32),
+}
+
+impl Serialize for Device {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Cpu => serializer.serialize_str("cpu"),
+            Self::Cuda(0) => serializer.serialize_str("cuda"),
+            Self::Cuda(ordinal) => serializer.collect_str(&format_args!("cuda:{ordinal}")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Device {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let ordinal = match text.split_once(':') {
+            None if text == "cpu" => return Ok(Self::Cpu),
+            None if text == "cuda" => Some(0),
+            Some(("cuda", number)) if number.len() <= 3 => number.parse().ok(),
+            _ => None,
+        };
+        ordinal.map(Self::Cuda).ok_or_else(|| {
+            serde::de::Error::custom(format!(
+                "expected `cpu`, `cuda` or a device such as `cuda:1`, found `{text}`"
+            ))
+        })
+    }
+}
+
 /// Section `engine`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a mapping with the keys max_seqs, max_context, ...")]
 pub struct EngineSection {
+    /// Where steps run: `cpu`, `cuda`, or another device such as `cuda:1`. All variants but transports must be made for it.
+    pub device: Device,
+    /// Whether decode steps on a CUDA device are recorded as graphs and launched again.
+    pub graphs: bool,
     /// Sequences in one step, at most.
     #[serde(deserialize_with = "positive")]
     #[schemars(range(min = 1))]
@@ -152,6 +194,8 @@ pub struct EngineSection {
 impl Default for EngineSection {
     fn default() -> Self {
         Self {
+            device: Device::Cpu,
+            graphs: true,
             max_seqs: 8,
             max_context: 8192,
             chunk: 512,

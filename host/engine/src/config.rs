@@ -63,6 +63,8 @@ impl fmt::Display for Device {
 pub struct EngineConfig {
     /// Where steps run; all variants of seams that take part in them must be made for it.
     pub device: Device,
+    /// Whether decode steps on a CUDA device are recorded as graphs and launched again.
+    pub graphs: bool,
     /// Sequences that run at once; more wait.
     pub max_seqs: usize,
     /// Longest prompt and answer together, in tokens.
@@ -99,6 +101,7 @@ impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             device: Device::Cpu,
+            graphs: true,
             max_seqs: 8,
             max_context: 8192,
             chunk: 512,
@@ -166,6 +169,16 @@ impl EngineConfig {
             let field = "engine.topology";
             let expected = format!("paired for the role {}, which hands KV over", self.role);
             return Err(EngineError::Config { field, expected, found: self.topology.to_string() });
+        }
+        let on_device = matches!(self.device, Device::Cuda(_));
+        if on_device && (self.role != Role::Single || self.topology != Topology::Single) {
+            let (field, found) = ("engine.topology", self.topology.to_string());
+            let expected = format!("single: transports do not move the memory of {} yet", self.device);
+            return Err(EngineError::Config { field, expected, found });
+        }
+        if on_device && self.guard {
+            let expected = format!("false: the guard cannot look into the memory of {}", self.device);
+            return Err(EngineError::Config { field: "engine.guard", expected, found: "true".into() });
         }
         if let Some(Err(missing)) = self.amx.then(Amx::detect) {
             let expected = format!("false: {missing}");

@@ -2,7 +2,7 @@
 
 use hotseam_abi::layout;
 use hotseam_checkpoint::random::Preset;
-use hotseam_kv::{Footprint, KvConfig, KvStore, LayerLayout, Layout, PAGE_TOKENS, Plan};
+use hotseam_kv::{Footprint, KvConfig, KvStore, LayerLayout, Layout, PAGE_TOKENS, Place, Plan};
 use hotseam_model::{LayerClass, ModelConfig};
 use std::alloc::{GlobalAlloc, System};
 use std::cell::Cell;
@@ -90,8 +90,8 @@ fn the_allocator_counts_what_the_arithmetic_says() {
     let counted = |pages: usize| {
         let before = BYTES.get();
         let mut store =
-            KvStore::new(&model, KvConfig { pages, max_seqs: 2, max_rows: 512, place: Place::Host });
-        store.ensure(&layouts);
+            KvStore::new(&model, KvConfig { pages, max_seqs: 2, max_rows: 512, place: Place::Host }).unwrap();
+        store.ensure(&layouts).unwrap();
         let window = store.total_window_pages();
         (BYTES.get() - before, window)
     };
@@ -111,8 +111,8 @@ fn the_allocator_counts_what_the_arithmetic_says() {
 fn window_pages_come_back_as_the_window_moves() {
     let model = flash(3);
     let mut store =
-        KvStore::new(&model, KvConfig { pages: 40, max_seqs: 1, max_rows: 512, place: Place::Host });
-    store.ensure(&layouts(&model));
+        KvStore::new(&model, KvConfig { pages: 40, max_seqs: 1, max_rows: 512, place: Place::Host }).unwrap();
+    store.ensure(&layouts(&model)).unwrap();
     let mut seq = store.open(40 * PAGE_TOKENS).expect("pages");
     let mut plan = Plan::default();
     while seq.len() + 512 <= 40 * PAGE_TOKENS {

@@ -1,7 +1,7 @@
 //! The plan against a slow model of what each list must say, over random chunkings.
 
 use hotseam_checkpoint::random::Preset;
-use hotseam_kv::{KvConfig, KvStore, LayerLayout, Layout, Plan, SeqKv};
+use hotseam_kv::{KvConfig, KvStore, LayerLayout, Layout, Place, Plan, SeqKv};
 use hotseam_model::LayerClass;
 use std::collections::HashMap;
 
@@ -16,8 +16,9 @@ fn store() -> KvStore {
     let mut store = KvStore::new(
         &Preset::Tiny.config(),
         KvConfig { pages: 64, max_seqs: 4, max_rows: 600, place: Place::Host },
-    );
-    store.ensure(&layouts());
+    )
+    .unwrap();
+    store.ensure(&layouts()).unwrap();
     store
 }
 
@@ -131,7 +132,7 @@ fn a_saved_or_received_sequence_goes_on_like_the_original() {
         plan.begin(1024);
         plan.add(&mut from, &mut seq, len, 0).unwrap();
         from.commit(&mut seq, len);
-        let saved = from.save(&seq, &layouts());
+        let saved = from.save(&seq, &layouts()).unwrap();
         let restored = to.restore(&saved, &layouts(), 1024).unwrap();
         assert_eq!(restored.len(), len);
         let (received, transfers) = to.receive(&seq, &layouts(), 1024).unwrap();
@@ -169,8 +170,9 @@ fn running_out_is_an_error_that_says_what() {
     let mut store = KvStore::new(
         &Preset::Tiny.config(),
         KvConfig { pages: 2, max_seqs: 1, max_rows: 16, place: Place::Host },
-    );
-    store.ensure(&layouts());
+    )
+    .unwrap();
+    store.ensure(&layouts()).unwrap();
     let error = store.open(3 * 256).unwrap_err().to_string();
     assert_eq!(error, "KV pool: 3 pages wanted, 2 free; raise engine.pages or lower engine.max_context");
     assert_eq!(store.free_pages(), 2);

@@ -3,15 +3,11 @@
 use crate::error::LoadError;
 use crate::libraries;
 use crate::manifest::Cuda;
-use libloading::Library;
-use std::ffi::c_int;
+use hotseam_cuda::CudaError;
 use std::fmt;
 
 /// The driver's library.
 const DRIVER: &str = "libcuda.so.1";
-/// Numbers of the attributes of a device that are its compute capability.
-const MAJOR: c_int = 75;
-const MINOR: c_int = 76;
 
 /// What there is.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,9 +26,13 @@ pub(crate) fn version(text: &str) -> Option<(u32, u32)> {
 
 /// Fails if the machine has no driver, one that is too old, or no device that the plugin has code for.
 pub(crate) fn check(name: &str, needed: &Cuda) -> Result<(), LoadError> {
-    libraries::check_for(name, DRIVER, &format!(" of {needed}"))?;
     lift_address_space();
-    judge(name, needed, ask())
+    let answer = ask();
+    if let Err(CudaError::NoDriver { .. }) = answer {
+        // Says where the system looks, or that there is a stub.
+        libraries::check_for(name, DRIVER, &format!(" of {needed}"))?;
+    }
+    judge(name, needed, answer)
 }
 
 /// Raises the limit of this process's address space as far as it goes: a driver reserves many times what it uses, and fails
@@ -62,14 +62,24 @@ impl fmt::Display for Cuda {
     }
 }
 
-fn judge(name: &str, needed: &Cuda, present: Result<Present, String>) -> Result<(), LoadError> {
+fn judge(name: &str, needed: &Cuda, answer: Result<Present, CudaError>) -> Result<(), LoadError> {
     let error = |present: String, next: &str| {
-        let (name, next) = (name.to_owned(), format!("{next} Variants that do not need it go on."));
+        let (name, next) = (name.to_owned(), format!("{next}Variants that do not need it go on."));
         Err(LoadError::Requirement { name, needed: needed.to_string(), present, next })
     };
-    let present = match present {
+    let present = match answer {
         Ok(present) => present,
-        Err(what) => return error(what, "Look at the driver with nvidia-smi."),
+        Err(CudaError::NoDevice { count: 0, .. }) => {
+            return error(
+                "a driver without a device".to_owned(),
+                "Look at nvidia-smi and at CUDA_VISIBLE_DEVICES. ",
+            );
+        }
+        Err(broken @ CudaError::Call { .. }) => {
+            return error(format!("a driver whose {broken}"), "Look at the driver with nvidia-smi. ");
+        }
+        // Its text ends with what to do.
+        Err(other) => return error(other.to_string().trim_end_matches('.').to_owned(), ""),
     };
     let devices = match present.sm.as_slice() {
         [] => "no device".to_owned(),
@@ -78,55 +88,21 @@ fn judge(name: &str, needed: &Cuda, present: Result<Present, String>) -> Result<
     let found = format!("CUDA {}.{} and {devices}", present.driver.0, present.driver.1);
     let oldest = needed.driver_min.as_deref().and_then(version);
     if oldest.is_some_and(|oldest| present.driver < oldest) {
-        return error(found, "Install a newer driver.");
+        return error(found, "Install a newer driver. ");
     }
     if present.sm.is_empty() || !needed.sm.is_empty() && !present.sm.iter().any(|sm| needed.sm.contains(sm)) {
-        return error(found, "Choose a variant that is built for this device.");
+        return error(found, "Choose a variant that is built for this device. ");
     }
     Ok(())
 }
 
-type GetVersion = unsafe extern "C" fn(version: *mut c_int) -> c_int;
-type Init = unsafe extern "C" fn(flags: u32) -> c_int;
-type GetCount = unsafe extern "C" fn(count: *mut c_int) -> c_int;
-type GetDevice = unsafe extern "C" fn(device: *mut c_int, ordinal: c_int) -> c_int;
-type GetAttribute = unsafe extern "C" fn(value: *mut c_int, attribute: c_int, device: c_int) -> c_int;
-
-/// Asks the driver. It stays open, as it does for whoever uses it.
-fn ask() -> Result<Present, String> {
-    let ok = |call: &str, code: c_int| match code {
-        0 => Ok(()),
-        code => Err(format!("a driver whose {call} fails with code {code}")),
+/// Asks the driver. One that is too old for Hotseam's kernels may do for another plugin.
+fn ask() -> Result<Present, CudaError> {
+    let driver = match hotseam_cuda::available() {
+        Ok(version) | Err(CudaError::OldDriver { found: version, .. }) => (version.major, version.minor),
+        Err(error) => return Err(error),
     };
-    // SAFETY: its constructors are those of the system's driver.
-    let driver =
-        unsafe { Library::new(DRIVER) }.map_err(|e| format!("a {DRIVER} that cannot be opened: {e}"))?;
-    let driver: &'static Library = Box::leak(Box::new(driver));
-    let missing = |e: libloading::Error| format!("a {DRIVER} that is no driver: {e}");
-    let (mut version, mut count) = (0, 0);
-    // SAFETY: types and arguments are those of the driver's documentation; every pointer is to a writable integer.
-    unsafe {
-        let get = driver.get::<GetVersion>(b"cuDriverGetVersion\0").map_err(missing)?;
-        ok("cuDriverGetVersion", get(&raw mut version))?;
-        let init = driver.get::<Init>(b"cuInit\0").map_err(missing)?;
-        ok("cuInit", init(0))?;
-        let get = driver.get::<GetCount>(b"cuDeviceGetCount\0").map_err(missing)?;
-        ok("cuDeviceGetCount", get(&raw mut count))?;
-    }
-    let capability = |ordinal: c_int| {
-        let (mut device, mut major, mut minor) = (0, 0, 0);
-        // SAFETY: as above; the ordinal is below the count.
-        unsafe {
-            let get = driver.get::<GetDevice>(b"cuDeviceGet\0").map_err(missing)?;
-            ok("cuDeviceGet", get(&raw mut device, ordinal))?;
-            let get = driver.get::<GetAttribute>(b"cuDeviceGetAttribute\0").map_err(missing)?;
-            ok("cuDeviceGetAttribute", get(&raw mut major, MAJOR, device))?;
-            ok("cuDeviceGetAttribute", get(&raw mut minor, MINOR, device))?;
-        }
-        Ok((major * 10 + minor) as u32)
-    };
-    let sm = (0..count).map(capability).collect::<Result<_, String>>()?;
-    Ok(Present { driver: ((version / 1000) as u32, (version % 1000 / 10) as u32), sm })
+    Ok(Present { driver, sm: hotseam_cuda::capabilities()? })
 }
 
 #[cfg(test)]
@@ -160,24 +136,40 @@ mod tests {
             "{text}"
         );
         assert!(refused(needs(None, &[]), present(&[])).contains("found CUDA 12.9 and no device. "));
-        let broken = Err("a driver whose cuInit fails with code 100".to_owned());
-        assert!(
-            refused(needs(None, &[]), broken).contains("found a driver whose cuInit fails with code 100.")
-        );
+        let call =
+            CudaError::Call { call: "cuInit", code: 999, name: "UNKNOWN".into(), text: "what?".into() };
+        for (error, words) in [
+            (
+                call,
+                "found a driver whose cuInit failed with code 999 (UNKNOWN: what?). Look at the driver with",
+            ),
+            (
+                CudaError::NoDevice { ordinal: 0, count: 0 },
+                "found a driver without a device. Look at nvidia-smi",
+            ),
+            (
+                CudaError::NotADriver { path: "/x/libcuda.so".into(), what: "it lacks cuInit".into() },
+                "found /x/libcuda.so is no working CUDA driver: it lacks cuInit. A stub of a toolkit",
+            ),
+        ] {
+            let text = refused(needs(None, &[]), Err(error));
+            assert!(
+                text.contains(words) && text.ends_with(". Variants that do not need it go on."),
+                "{text}"
+            );
+        }
         assert_eq!((version("12.8"), version("12"), version("12.x")), (Some((12, 8)), None, None));
     }
 
     #[test]
     fn what_the_driver_of_this_machine_says_is_plausible() {
-        match libraries::check_for("attention/x", DRIVER, "") {
-            Ok(()) => match ask() {
-                Ok(present) => assert!(
-                    present.driver >= (9, 0) && present.sm.iter().all(|sm| (30..400).contains(sm)),
-                    "{present:?}"
-                ),
-                Err(what) => assert!(what.starts_with("a driver whose cu"), "{what}"),
-            },
-            Err(error) => assert_eq!(error.code(), 106, "{error}"),
+        match (ask(), libraries::check_for("attention/x", DRIVER, "")) {
+            (Ok(present), _) => assert!(
+                present.driver >= (9, 0) && present.sm.iter().all(|sm| (30..400).contains(sm)),
+                "{present:?}"
+            ),
+            (Err(CudaError::NoDriver { .. }), Err(error)) => assert_eq!(error.code(), 106, "{error}"),
+            (Err(error), _) => assert!(error.to_string().contains("driver"), "{error}"),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Why a plugin was not loaded. Each kind has a fixed number, so that tools and runbooks can rely on it.
 
+use crate::device;
+use hotseam_cuda::CudaError;
 use std::path::PathBuf;
 use thiserror::Error;
 
@@ -298,6 +300,14 @@ pub enum LoadError {
         /// The plugin's text.
         reason: String,
     },
+    /// The CUDA device that the plugin runs on cannot be used.
+    #[error("E-PLUG-{} {name}: {error}{}", device::code(error), device::next(error))]
+    Device {
+        /// Variant asked for.
+        name: String,
+        /// Why not.
+        error: CudaError,
+    },
     /// The plugin did not make a usable instance.
     #[error(
         "E-PLUG-303 {name}: {stage} failed: {reason}. Check the options {options}; what the plugin logged stands on the \
@@ -316,6 +326,11 @@ pub enum LoadError {
 }
 
 impl LoadError {
+    /// That the device of variant `name` cannot be used.
+    pub fn device(name: &str, error: CudaError) -> Self {
+        Self::Device { name: name.to_owned(), error }
+    }
+
     /// Number of the error, the one in its text.
     pub fn code(&self) -> u16 {
         match self {
@@ -340,6 +355,7 @@ impl LoadError {
             Self::Crashed { .. } | Self::Quarantined { .. } => 301,
             Self::Refused { code, .. } => *code,
             Self::Probe { .. } => 302,
+            Self::Device { error, .. } => device::code(error),
             Self::Create { .. } => 303,
         }
     }

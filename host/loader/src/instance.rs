@@ -2,9 +2,11 @@
 
 use crate::Options;
 use crate::error::LoadError;
+use crate::manifest::Device as Place;
 use crate::plugin::{Plugin, error_text};
-use crate::services;
+use crate::{device, services};
 use hotseam_abi::{InfoV1, OK, Text, capability, layout, phase, seam};
+use hotseam_cuda::Device;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +27,8 @@ pub struct Instance {
     info: InfoV1,
     options: Options,
     plugin: Arc<Plugin>,
+    /// What its ops run on; `None` if they run on the CPU.
+    device: Option<Arc<Device>>,
     ended: Arc<AtomicBool>,
 }
 
@@ -49,6 +53,10 @@ impl Instance {
     pub(crate) fn create(plugin: Arc<Plugin>, options: Options, shape: Shape) -> Result<Self, LoadError> {
         let entry = plugin.entry();
         let json = serde_json::Value::Object(options.clone()).to_string();
+        let device = match plugin.manifest().device {
+            Place::Cpu => None,
+            Place::Cuda => Some(device::open(plugin.name())?),
+        };
         let failed = |plugin: &Plugin, stage, reason: String| LoadError::Create {
             name: plugin.name().to_owned(),
             stage,
@@ -78,7 +86,7 @@ impl Instance {
             data_bytes: 0,
             scale_bytes: 0,
         };
-        let mut instance = Self { this, info, options, plugin, ended: Arc::default() };
+        let mut instance = Self { this, info, options, plugin, device, ended: Arc::default() };
         let mut described = Described { info, behind: BEHIND };
         // Of the whole, since the plugin may write behind the description.
         let code = (entry.info)(this, (&raw mut described).cast());
@@ -164,6 +172,11 @@ impl Instance {
         Arc::clone(&self.ended)
     }
 
+    /// The CUDA device that its ops run on, whose context must be current in every call; `None` if they run on the CPU.
+    pub fn device(&self) -> Option<&Arc<Device>> {
+        self.device.as_ref()
+    }
+
     /// The plugin it was made by.
     pub fn plugin(&self) -> &Arc<Plugin> {
         &self.plugin
@@ -187,6 +200,8 @@ fn parts(id: u32, shape: Shape) -> [u32; 2] {
 
 impl Drop for Instance {
     fn drop(&mut self) {
+        // If it is refused, what the plugin then does with the device is refused as well.
+        let _ = self.device.as_ref().map(|device| device.make_current());
         (self.plugin.entry().destroy)(self.this);
         self.ended.store(true, Ordering::Release);
     }

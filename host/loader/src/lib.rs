@@ -4,7 +4,8 @@
 //! owner, mode, sidecar with size and hash, signature by policy, what it needs, quarantine, shape of the ELF file), stages
 //! a copy named by its content hash into a private directory, tries that copy in a child process ([`probe`]), opens it
 //! and checks what it hands over (layout or C entry, contract number, host services, seam, manifest, sidecar, machine).
-//! [`Plugin::create`] makes an [`Instance`] from options that the manifest knows.
+//! [`Plugin::create`] makes an [`Instance`] from options that the manifest knows; for a plugin that runs on a CUDA device it
+//! opens the device first.
 //!
 //! Code is never unloaded; instances end when their last owner drops them.
 //!
@@ -16,6 +17,7 @@
 //! * A sidecar ([`Sidecar`]) beside it must fit it, and must be there if the policy says so ([`Trust`]).
 
 mod cuda;
+mod device;
 mod elf;
 mod error;
 mod instance;

@@ -118,10 +118,11 @@ impl Plugin {
         self.entry
     }
 
-    /// Makes an instance from `options`, for pool entries of a shape. May take long; not for the step loop.
+    /// Makes an instance from `options`, for pool entries of a shape. May take long; not for the step loop. If the plugin
+    /// runs on a CUDA device, its context is current on this thread afterwards.
     ///
     /// # Errors
-    /// [`LoadError::Option`] before any code of the plugin runs, [`LoadError::Create`] after.
+    /// [`LoadError::Option`] and [`LoadError::Device`] before any code of the plugin runs, [`LoadError::Create`] after.
     pub fn create(self: &Arc<Self>, options: &Options, shape: Shape) -> Result<Instance, LoadError> {
         Instance::create(self.clone(), self.manifest.canonical(options)?, shape)
     }

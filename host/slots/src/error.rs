@@ -2,7 +2,7 @@
 
 use crate::cell::CellId;
 use crate::seam::{Phase, Seam};
-use hotseam_loader::LoadError;
+use hotseam_loader::{Device, LoadError};
 use thiserror::Error;
 
 /// A refused assignment or change. Nothing was changed.
@@ -45,6 +45,35 @@ pub enum SlotsError {
         expected: Seam,
         /// Seam of the base.
         found: Seam,
+    },
+    /// A variant runs on another device than what is to call it.
+    #[error(
+        "E-PLUG-210 variant `{variant}` runs on another device than the engine: expected {expected}, found {found}. Choose \
+         a variant that runs on {expected}; `hotseam plugin check` and `hotseam plugin bench` run this one where it \
+         belongs.", expected = expected.name(), found = found.name()
+    )]
+    Device {
+        /// The variant.
+        variant: String,
+        /// Device of the engine.
+        expected: Device,
+        /// Device of the variant.
+        found: Device,
+    },
+    /// A base runs on another device than the variant.
+    #[error(
+        "E-PLUG-210 variant `{variant}`: its base `{base}` runs on another device: expected {expected}, found {found}. \
+         Correct `base` in its manifest.", expected = expected.name(), found = found.name()
+    )]
+    BaseDevice {
+        /// Variant asked for.
+        variant: String,
+        /// Base in its manifest.
+        base: String,
+        /// Device of the variant.
+        expected: Device,
+        /// Device of the base.
+        found: Device,
     },
     /// A rule gives cells of one seam to a variant of another.
     #[error(
@@ -202,6 +231,7 @@ impl SlotsError {
         match self {
             Self::Load(error) | Self::Base { source: error, .. } => Some(error.code()),
             Self::BaseSeam { .. } | Self::Seam { .. } => Some(206),
+            Self::Device { .. } | Self::BaseDevice { .. } => Some(210),
             Self::LayoutChange { .. } => Some(402),
             _ => None,
         }

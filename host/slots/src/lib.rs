@@ -49,5 +49,6 @@ pub use snapshot::{LayerCells, Layout, RemoteCell, Snapshot, TransportCell};
 pub use swap::{
     Change, CheckDepth, KvPolicy, LayoutMove, MemberStep, Newcomer, Probation, SwapEvent, SwapMarker,
     SwapPlan, SwapPolicy, SwapRecord, SwapRequest, SwapStage, Verdict, Verdicts, check_conformance,
+    device_memory,
 };
 pub use variant::{VariantError, VariantSpec};

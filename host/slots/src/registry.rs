@@ -6,7 +6,7 @@ use crate::generation::{Generation, has_op};
 use crate::geometry::Geometry;
 use crate::seam::Seam;
 use crate::variant::VariantSpec;
-use hotseam_loader::{LoadError, Loader, Options, Plugin};
+use hotseam_loader::{Device, LoadError, Loader, Options, Plugin};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -64,14 +64,31 @@ impl Registry {
     ///
     /// # Errors
     /// [`SlotsError::Load`] for the variant; [`SlotsError::Base`], [`SlotsError::BaseCircle`] and
-    /// [`SlotsError::BaseSeam`] for its base.
+    /// [`SlotsError::BaseSeam`] and [`SlotsError::BaseDevice`] for its base.
     pub fn generation(&self, spec: &VariantSpec) -> Result<Arc<Generation>, SlotsError> {
-        self.resolve(spec, &mut Vec::new())
+        self.resolve(spec, None, &mut Vec::new())
+    }
+
+    /// As [`Registry::generation`], of a variant that runs on `device`, so that memory of that device may be given to it.
+    ///
+    /// # Errors
+    /// Those, and [`SlotsError::Device`] before an instance is made.
+    pub fn generation_on(&self, device: Device, spec: &VariantSpec) -> Result<Arc<Generation>, SlotsError> {
+        self.resolve(spec, Some(device), &mut Vec::new())
     }
 
     /// `above` holds the names of the variants whose base is being resolved.
-    fn resolve(&self, spec: &VariantSpec, above: &mut Vec<String>) -> Result<Arc<Generation>, SlotsError> {
+    fn resolve(
+        &self,
+        spec: &VariantSpec,
+        device: Option<Device>,
+        above: &mut Vec<String>,
+    ) -> Result<Arc<Generation>, SlotsError> {
         let plugin = self.loader.open(&spec.name)?;
+        let found = plugin.manifest().device;
+        if let Some(expected) = device.filter(|expected| *expected != found) {
+            return Err(SlotsError::Device { variant: spec.to_string(), expected, found });
+        }
         let options = plugin.manifest().canonical(spec.options())?;
         let seam = seam_of(&plugin)?;
         let base = self.base(spec, &plugin, seam, &options, above)?;
@@ -138,9 +155,14 @@ impl Registry {
             let (variant, base) = (spec.to_string(), base.to_owned());
             return Err(SlotsError::BaseSeam { variant, base, expected: seam, found });
         }
+        let (expected, found) = (plugin.manifest().device, base_plugin.manifest().device);
+        if found != expected {
+            let (variant, base) = (spec.to_string(), base.to_owned());
+            return Err(SlotsError::BaseDevice { variant, base, expected, found });
+        }
         let shared = VariantSpec::new(base, base_plugin.manifest().known_options(options));
         above.push(name);
-        let generation = self.resolve(&shared, above).map_err(|error| match error {
+        let generation = self.resolve(&shared, None, above).map_err(|error| match error {
             SlotsError::Load(source) => wrap(source),
             other => other,
         });

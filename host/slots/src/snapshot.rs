@@ -9,7 +9,7 @@ use crate::digest::Digest;
 use crate::error::SlotsError;
 use crate::generation::Generation;
 use crate::geometry::Geometry;
-use crate::receipt::CellView;
+use crate::receipt::{CellView, Receipt};
 use crate::seam::{Op, Phase, Seam, Topology};
 use hotseam_abi::{AttentionV1, IndexerV1, KvTransportV1, MhcV1, MoeV1, layout};
 use hotseam_loader::Shape;
@@ -50,6 +50,39 @@ pub struct LayerCells {
     pub mhc_pre: Bound<PreFn>,
     /// `mhc.post`, called after each.
     pub mhc_post: Bound<PostFn>,
+}
+
+impl LayerCells {
+    /// Calls `f` with the generation and receipt of each cell, and how often a step calls it.
+    fn each(&self, mut f: impl FnMut(&Generation, &Receipt, u64)) {
+        fn one<F>(bound: &Bound<F>, times: u64, f: &mut impl FnMut(&Generation, &Receipt, u64)) {
+            f(&bound.generation, &bound.receipt, times);
+        }
+        one(&self.store, 1, &mut f);
+        one(&self.core, 1, &mut f);
+        one(&self.route, 1, &mut f);
+        one(&self.experts, 1, &mut f);
+        one(&self.mhc_pre, 2, &mut f);
+        one(&self.mhc_post, 2, &mut f);
+        for compress in [&self.compress, &self.index_compress].into_iter().flatten() {
+            one(compress, 1, &mut f);
+        }
+        if let Some(select) = &self.select {
+            one(select, 1, &mut f);
+        }
+    }
+
+    /// A number that is the same as long as the same generations serve the same cells.
+    pub fn served_by(&self) -> u64 {
+        let mut mixed = 0xcbf2_9ce4_8422_2325u64;
+        self.each(|generation, _, _| mixed = (mixed ^ generation.id).wrapping_mul(0x0000_0100_0000_01b3));
+        mixed
+    }
+
+    /// Counts the calls of a step of `rows` rows that were made by launching again what an earlier step enqueued.
+    pub fn count_repeated(&self, rows: usize) {
+        self.each(|_, receipt, times| (0..times).for_each(|_| receipt.count(rows as u64)));
+    }
 }
 
 /// The functions of the transport, all of one instance.

@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::fixture::variant;
+use common::fixture::{build, manifest_with, variant};
 use common::{geometry, no_args, patched, rule, rules, slots, step, stock};
 use hotseam_abi::{PollArgs, seam};
+use hotseam_loader::file_name;
 use hotseam_slots::{Cell, Class, Phase, Seam, Selector, SlotsError, Snapshot, Topology};
 use std::collections::BTreeMap;
 
@@ -279,6 +280,33 @@ fn refused_rules() {
     let paired = common::slots(dir.path(), Topology::Paired);
     let half = paired.define("live", rules(&[("kv_transport", "kv_transport/half")]));
     assert_error(half, &["kv_transport", "`kv_transport/half`", "register, put, poll and cancel"]);
+}
+
+/// The engine hands host memory to its variants, so one of another device is refused before it makes an instance.
+#[test]
+fn a_variant_of_another_device_is_refused() {
+    let dir = stock();
+    let on_cuda = |name: &str, base: &str| {
+        let manifest = manifest_with(name, base, r#", "device": "cuda""#);
+        let file = file_name(name).expect("a variant name");
+        build(dir.path(), &file, seam::MOE, &manifest, &["OPS=1"]);
+    };
+    on_cuda("moe/fast", "null");
+    on_cuda("moe/mixed", "\"moe/stock\"");
+    let slots = slots(dir.path(), Topology::Single);
+    let refused = slots.define("live", rules(&[("moe@decode", "moe/fast")]));
+    assert_error(
+        refused,
+        &["E-PLUG-210 variant `moe/fast`", "expected cpu, found cuda. Choose", "`hotseam plugin check`"],
+    );
+    slots.define("live", rules(&[])).expect("defined");
+    let plan = slots.plan("live", &hotseam_slots::Change::Add(vec![rule("moe", "moe/fast")]));
+    assert_error(plan, &["E-PLUG-210 variant `moe/fast`"]);
+    let mixed = slots.registry().generation(&"moe/mixed".parse().expect("a variant"));
+    assert_error(
+        mixed,
+        &["E-PLUG-210 variant `moe/mixed`: its base `moe/stock`", "expected cuda, found cpu. Correct `base`"],
+    );
 }
 
 #[test]

@@ -144,6 +144,7 @@ fn conforms(seam: u32, layout: u32, dim: u32) {
             data_bytes: parts.data as u32,
             scale_bytes: parts.scale as u32,
         },
+        device: None,
         host: host(),
         take_error: || ERROR.take(),
     };

@@ -3,16 +3,20 @@
 //!
 //! Sources are written by `cuda/kernel.cuh`, so that the same kernels run on a CPU under `tests/cuda-emulator`.
 
+pub mod attention;
 pub mod images;
+pub mod indexer;
 pub mod mhc;
 pub mod moe;
 pub mod ops;
 
+mod compress;
 mod gemm;
+mod pools;
 mod workspace;
 
 use hotseam_cuda::CudaError;
-use hotseam_sdk::Error;
+pub use hotseam_sdk::Error;
 
 /// What a plugin reports when the driver refuses.
 fn failed(e: CudaError) -> Error {

@@ -3,7 +3,7 @@
 use super::Gen;
 use super::store::compare_pools;
 use crate::batch::{Rows, Tables};
-use crate::buffer::{Buffer, Role};
+use crate::buffer::{Buffer, POISON, Role};
 use crate::compare::{BY_UNIT, Floats, Judge};
 use crate::pools::WritePool;
 use crate::report::Coordinate;
@@ -120,6 +120,15 @@ impl Compress {
         let pool = WritePool::new(g.layout, shape, entries_per_page, n + 7)?;
         let mut slots = pool.some_slots(&mut g.rng);
         slots.truncate(n);
+        if g.on_device {
+            // Inside and at the end.
+            for entry in [n.min(1), n + 1] {
+                let width = ratio * (1 + overlap as usize);
+                slots.insert(entry, -1);
+                entry_positions.insert(entry, POISON as i32);
+                sources.splice(entry * width..entry * width, std::iter::repeat_n(POISON as i32, width));
+            }
+        }
         let mut kv = g.by_row("kv", &rows, channels, 1.0);
         let gate =
             g.by_row("gate", &rows, channels, if special == Special::LargeGates { 100.0 } else { 1.5 });
@@ -155,6 +164,25 @@ impl Compress {
         self.pool.form.shape.dim * (1 + self.overlap as usize)
     }
 
+    /// The case with some of its entries only.
+    fn entries(&self, keep: impl Fn(usize) -> bool) -> Self {
+        let some = |b: &Buffer, n: usize| {
+            let entries = b.i32().chunks_exact(n).enumerate().filter(|(entry, _)| keep(*entry));
+            Buffer::i32s(b.name, entries.flat_map(|(_, values)| values.to_vec()).collect())
+        };
+        Self {
+            sources: some(&self.sources, self.ratio * (1 + self.overlap as usize)),
+            entry_positions: some(&self.entry_positions, 1),
+            out_slots: some(&self.out_slots, 1),
+            ..self.clone()
+        }
+    }
+
+    /// What truth answers: in host memory there are no padded entries.
+    fn without_padding(&self) -> Self {
+        self.entries(|entry| self.out_slots.i32()[entry] >= 0)
+    }
+
     fn args(&mut self) -> CompressArgs {
         let (n, dim, channels) = (self.rows.len(), self.pool.form.shape.dim, self.channels());
         let state_rows = self.state.words().len() / (2 * channels);
@@ -186,9 +214,10 @@ impl Case for Compress {
     }
 
     fn title(&self) -> String {
-        let n = self.out_slots.words().len();
+        let n = self.out_slots.i32().iter().filter(|slot| **slot >= 0).count();
+        let padded = if n < self.out_slots.words().len() { ", padded entries" } else { "" };
         format!(
-            "{}, ratio {}, dim {}, {n} entries{}",
+            "{}, ratio {}, dim {}, {n} entries{padded}{}",
             self.rows.title(),
             self.ratio,
             self.pool.form.shape.dim,
@@ -213,15 +242,16 @@ impl Case for Compress {
     }
 
     fn truth(&mut self, _capabilities: u64) -> Result<()> {
-        let args = self.args();
-        // SAFETY: the arguments point to the buffers of this case.
-        truth::compress(unsafe { views::Compress::from_raw(&args)? })
+        let mut plain = self.without_padding();
+        let args = plain.args();
+        // SAFETY: the arguments point to the buffers of that case.
+        truth::compress(unsafe { views::Compress::from_raw(&args)? })?;
+        (self.pool, self.state) = (plain.pool, plain.state);
+        Ok(())
     }
 
     fn buffers(&self) -> Vec<&Buffer> {
-        vec![
-            &self.rows.positions,
-            &self.rows.row_seq,
+        let mut all = vec![
             &self.kv,
             &self.gate,
             &self.ape,
@@ -232,11 +262,18 @@ impl Case for Compress {
             &self.state_dst,
             &self.state,
             &self.pool.bytes,
-        ]
+        ];
+        all.extend(self.rows.buffers().into_iter().chain(self.tables.buffers()));
+        all
+    }
+
+    fn outputs(&mut self) -> Vec<&mut Buffer> {
+        vec![&mut self.state, &mut self.pool.bytes]
     }
 
     fn judge(&self, want: &Self, got: &Self, judge: &mut Judge) {
-        let slots: Vec<usize> = self.out_slots.i32().iter().map(|s| *s as usize).collect();
+        let slots: Vec<usize> =
+            self.out_slots.i32().iter().filter(|s| **s >= 0).map(|s| *s as usize).collect();
         compare_pools(&self.pool, &want.pool, &got.pool, &slots, judge);
 
         let width = 2 * self.channels();
@@ -265,13 +302,7 @@ impl Case for Compress {
     fn alone(&self, row: usize) -> Option<Self> {
         let width = self.ratio * (1 + self.overlap as usize);
         let entry = self.sources.i32().chunks_exact(width).position(|s| s.contains(&(row as i32)))?;
-        let one = |b: &Buffer, n: usize| Buffer::i32s(b.name, b.i32()[entry * n..(entry + 1) * n].to_vec());
-        Some(Self {
-            sources: one(&self.sources, width),
-            entry_positions: one(&self.entry_positions, 1),
-            out_slots: one(&self.out_slots, 1),
-            ..self.clone()
-        })
+        Some(self.entries(|e| e == entry))
     }
 
     fn same_row(&self, _row: usize, alone: &Self) -> bool {

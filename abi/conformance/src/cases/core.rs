@@ -237,18 +237,16 @@ impl Case for Core {
     }
 
     fn buffers(&self) -> Vec<&Buffer> {
-        let mut all = vec![
-            &self.rows.positions,
-            &self.rows.row_seq,
-            &self.q,
-            &self.sinks,
-            &self.swa.bytes,
-            &self.swa.table,
-        ];
+        let mut all = vec![&self.q, &self.sinks, &self.swa.bytes, &self.swa.table];
+        all.extend(self.rows.buffers().into_iter().chain(self.tables.buffers()));
         all.extend(self.entries.iter().flat_map(|p| [&p.bytes, &p.table]));
         all.extend(&self.ids);
         all.push(&self.out);
         all
+    }
+
+    fn outputs(&mut self) -> Vec<&mut Buffer> {
+        vec![&mut self.out]
     }
 
     fn judge(&self, want: &Self, got: &Self, judge: &mut Judge) {

@@ -2,7 +2,7 @@
 
 use super::{Gen, Matrix, row_of};
 use crate::batch::Rows;
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, POISON, Role};
 use crate::compare::{BY_UNIT, Floats, Judge};
 use crate::runner::{Case, Runner};
 use crate::{Op, Subject, truth};
@@ -10,9 +10,12 @@ use hotseam_abi::weight_format::{BF16, F32, FP8_BLOCK, MXFP4, NVFP4};
 use hotseam_abi::{ExpertRef, ExpertsArgs, StepCtx, layer_class};
 use hotseam_sdk::ops::Serial;
 use hotseam_sdk::{Result, views};
-use std::sync::Arc;
+use std::rc::Rc;
 
 const EXPERTS: usize = 8;
+
+/// Words of an [`ExpertRef`].
+const REF_WORDS: usize = size_of::<ExpertRef>() / 4;
 
 #[derive(Clone)]
 struct Experts {
@@ -25,8 +28,10 @@ struct Experts {
     ids: Buffer,
     weights: Buffer,
     /// `[w1, w2, w3]` of each expert. Shared by the clones of a case: only their pointers are passed.
-    matrices: Arc<Vec<[Matrix; 3]>>,
+    matrices: Rc<Vec<[Matrix; 3]>>,
     refs: Vec<ExpertRef>,
+    /// The same for the device; not passed on the CPU.
+    device_refs: Buffer,
     out: Buffer,
 }
 
@@ -123,17 +128,25 @@ impl Experts {
             x,
             ids: Buffer::i32s("ids", ids).by_row(topk),
             weights,
-            matrices: Arc::new(matrices),
+            matrices: Rc::new(matrices),
             refs: Vec::new(),
+            device_refs: Buffer::poisoned("experts_device", Role::Input, EXPERTS * REF_WORDS).on_lines(),
             out: Buffer::out("out", rows.len(), hidden),
             rows,
         }
     }
 
+    fn expert_refs(&self) -> Vec<ExpertRef> {
+        let refs = |[w1, w2, w3]: &[Matrix; 3]| ExpertRef { w1: w1.arg(), w2: w2.arg(), w3: w3.arg() };
+        self.matrices.iter().map(refs).collect()
+    }
+
     fn args(&mut self) -> ExpertsArgs {
-        self.refs = (self.matrices.iter())
-            .map(|[w1, w2, w3]| ExpertRef { w1: w1.arg(), w2: w2.arg(), w3: w3.arg() })
-            .collect();
+        self.refs = self.expert_refs();
+        let experts_device = match self.device_refs.place.get() {
+            Some(_) => self.device_refs.ptr::<ExpertRef>().cast_const(),
+            None => std::ptr::null(),
+        };
         let shape = [self.rows.len(), self.hidden];
         ExpertsArgs {
             size: size_of::<ExpertsArgs>() as u32,
@@ -146,7 +159,7 @@ impl Experts {
             ids: self.ids.ptr(),
             weights: self.weights.ptr(),
             experts: self.refs.as_ptr(),
-            experts_device: std::ptr::null(),
+            experts_device,
             out: self.out.tensor_f32(&shape),
         }
     }
@@ -183,10 +196,27 @@ impl Case for Experts {
     }
 
     fn buffers(&self) -> Vec<&Buffer> {
-        let mut all =
-            vec![&self.rows.positions, &self.rows.row_seq, &self.x, &self.ids, &self.weights, &self.out];
+        let mut all = vec![&self.x, &self.ids, &self.weights, &self.device_refs, &self.out];
+        all.extend(self.rows.buffers());
         all.extend(self.matrices.iter().flatten().flat_map(Matrix::buffers));
         all
+    }
+
+    fn outputs(&mut self) -> Vec<&mut Buffer> {
+        vec![&mut self.out]
+    }
+
+    fn readdress(&mut self) {
+        let refs = match self.device_refs.place.get() {
+            Some(_) => self.expert_refs(),
+            None => return self.device_refs.words_mut().fill(POISON),
+        };
+        for (words, expert) in self.device_refs.words_mut().chunks_exact_mut(REF_WORDS).zip(&refs) {
+            // SAFETY: the struct has no padding and as many bytes as the words.
+            let bytes =
+                unsafe { std::slice::from_raw_parts(std::ptr::from_ref(expert).cast::<u32>(), REF_WORDS) };
+            words.copy_from_slice(bytes);
+        }
     }
 
     fn judge(&self, want: &Self, got: &Self, judge: &mut Judge) {

@@ -140,18 +140,14 @@ impl Case for Pre {
     }
 
     fn buffers(&self) -> Vec<&Buffer> {
-        vec![
-            &self.rows.positions,
-            &self.rows.row_seq,
-            &self.streams,
-            &self.fn_weight,
-            &self.base,
-            &self.scale,
-            &self.next_norm,
-            &self.x,
-            &self.post,
-            &self.comb,
-        ]
+        let mut all = vec![&self.streams, &self.fn_weight, &self.base, &self.scale, &self.next_norm];
+        all.extend([&self.x, &self.post, &self.comb]);
+        all.extend(self.rows.buffers());
+        all
+    }
+
+    fn outputs(&mut self) -> Vec<&mut Buffer> {
+        vec![&mut self.x, &mut self.post, &mut self.comb]
     }
 
     fn judge(&self, want: &Self, got: &Self, judge: &mut Judge) {
@@ -253,10 +249,13 @@ impl Case for Post {
     }
 
     fn buffers(&self) -> Vec<&Buffer> {
-        let mut all =
-            vec![&self.rows.positions, &self.rows.row_seq, &self.f, &self.streams, &self.post, &self.comb];
-        all.extend(&self.out);
+        let mut all = vec![&self.f, &self.streams, &self.post, &self.comb];
+        all.extend(self.rows.buffers().into_iter().chain(&self.out));
         all
+    }
+
+    fn outputs(&mut self) -> Vec<&mut Buffer> {
+        vec![self.out.as_mut().unwrap_or(&mut self.streams)]
     }
 
     fn judge(&self, want: &Self, got: &Self, judge: &mut Judge) {
@@ -349,15 +348,13 @@ impl Case for Head {
     }
 
     fn buffers(&self) -> Vec<&Buffer> {
-        vec![
-            &self.rows.positions,
-            &self.rows.row_seq,
-            &self.streams,
-            &self.fn_weight,
-            &self.base,
-            &self.scale,
-            &self.x,
-        ]
+        let mut all = vec![&self.streams, &self.fn_weight, &self.base, &self.scale, &self.x];
+        all.extend(self.rows.buffers());
+        all
+    }
+
+    fn outputs(&mut self) -> Vec<&mut Buffer> {
+        vec![&mut self.x]
     }
 
     fn judge(&self, want: &Self, got: &Self, judge: &mut Judge) {

@@ -16,7 +16,6 @@ use crate::random::Random;
 use crate::runner::Runner;
 use crate::{Level, Op};
 use hotseam_abi::{phase, seam};
-use std::sync::OnceLock;
 
 pub(crate) use matrix::Matrix;
 
@@ -27,6 +26,8 @@ pub(crate) struct Gen {
     pub(crate) level: Level,
     /// Layout of the subject's pool.
     pub(crate) layout: u32,
+    /// Whether the subject works on the memory of a device.
+    pub(crate) on_device: bool,
 }
 
 impl Gen {
@@ -36,9 +37,11 @@ impl Gen {
 
     /// Rope tables for `2 * half` channels.
     pub(crate) fn tables(&self, half: usize) -> Tables {
-        static TABLES: OnceLock<[Tables; 2]> = OnceLock::new();
-        let all = TABLES.get_or_init(|| [Tables::new(8), Tables::new(32)]);
-        all.iter().find(|t| t.half == half).expect("tables for 16 or 64 channels").clone()
+        // Of each thread, since a case that runs on a device gives them a place there for its time.
+        thread_local! {
+            static TABLES: [Tables; 2] = [Tables::new(8), Tables::new(32)];
+        }
+        TABLES.with(|all| all.iter().find(|t| t.half == half).expect("tables for 16 or 64 channels").clone())
     }
 
     pub(crate) fn rows(&self, spans: &[Span], padding: usize) -> Rows {
@@ -146,6 +149,7 @@ pub(crate) fn run_all(runner: &mut Runner<'_>) {
             phase,
             level,
             layout: subject.info.layout,
+            on_device: subject.device.is_some(),
         };
         if attention.is_some_and(|a| a.store.is_some()) {
             store::run(runner, generator(Op::AttentionStore));

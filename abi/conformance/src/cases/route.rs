@@ -188,12 +188,16 @@ impl Case for Route {
     }
 
     fn buffers(&self) -> Vec<&Buffer> {
-        let mut all =
-            vec![&self.rows.positions, &self.rows.row_seq, &self.x, &self.gate.buffer, &self.input_ids];
+        let mut all = vec![&self.x, &self.gate.buffer, &self.input_ids];
+        all.extend(self.rows.buffers());
         all.extend(&self.bias);
         all.extend(&self.tid2eid);
         all.extend([&self.ids, &self.weights]);
         all
+    }
+
+    fn outputs(&mut self) -> Vec<&mut Buffer> {
+        vec![&mut self.ids, &mut self.weights]
     }
 
     fn judge(&self, want: &Self, got: &Self, judge: &mut Judge) {

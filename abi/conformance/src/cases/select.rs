@@ -265,17 +265,14 @@ impl Case for Select {
     }
 
     fn buffers(&self) -> Vec<&Buffer> {
-        let mut all = vec![
-            &self.rows.positions,
-            &self.rows.row_seq,
-            &self.q_lora,
-            &self.x,
-            &self.keys.bytes,
-            &self.keys.table,
-            &self.ids,
-        ];
+        let mut all = vec![&self.q_lora, &self.x, &self.keys.bytes, &self.keys.table, &self.ids];
+        all.extend(self.rows.buffers().into_iter().chain(self.tables.buffers()));
         all.extend(self.wq_b.buffers().chain(self.weights_proj.buffers()).chain(&self.scores));
         all
+    }
+
+    fn outputs(&mut self) -> Vec<&mut Buffer> {
+        std::iter::once(&mut self.ids).chain(&mut self.scores).collect()
     }
 
     fn judge(&self, want: &Self, got: &Self, judge: &mut Judge) {

@@ -119,14 +119,13 @@ impl Case for Store {
     }
 
     fn buffers(&self) -> Vec<&Buffer> {
-        vec![
-            &self.rows.positions,
-            &self.rows.row_seq,
-            &self.kv,
-            &self.norm_weight,
-            &self.out_slots,
-            &self.pool.bytes,
-        ]
+        let mut all = vec![&self.kv, &self.norm_weight, &self.out_slots, &self.pool.bytes];
+        all.extend(self.rows.buffers().into_iter().chain(self.tables.buffers()));
+        all
+    }
+
+    fn outputs(&mut self) -> Vec<&mut Buffer> {
+        vec![&mut self.pool.bytes]
     }
 
     fn judge(&self, want: &Self, got: &Self, judge: &mut Judge) {

@@ -39,6 +39,10 @@ pub(super) fn run(runner: &mut Runner<'_>) {
         let missing = "register, put, poll and cancel belong together; one of them is missing".to_owned();
         return runner.fail(Op::KvTransport, "functions", missing);
     }
+    if runner.subject.device.is_some() {
+        let what = "it says that it runs on a device, but regions are in host memory. Take `device` out of its manifest.";
+        return runner.fail(Op::KvTransport, "device", what.to_owned());
+    }
     type Body = fn(&mut Runner<'_>, &mut Judge) -> Outcome;
     let cases: [(&str, Body); 7] = [
         ("scattered items of every component", scattered),

@@ -424,6 +424,7 @@ pub(crate) fn report(seam: u32, layout: u32, fault: Fault, level: Level, only: O
         mhc: (seam == seam::MHC).then_some(&mhc),
         kv_transport: (seam == seam::KV_TRANSPORT).then_some(&kv_transport),
         info,
+        device: None,
         host: &SERVICES,
         take_error: || ERROR.take(),
     };

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
 use hotseam_evidence::capture::{self, Capture};
+use hotseam_loader::Device;
 use hotseam_slots::{
     CellId, Geometry, LayerClass, NumberSet, Op, Registry, Scope, Seam, Selector, Topology, VariantSpec,
 };
@@ -82,7 +83,7 @@ pub(crate) fn replay(args: &PluginCheckArgs, file: &Path) -> Result<u8, Failure>
         topology: Topology::Paired,
     };
     let registry = Registry::new(super::plugin::files::loader(&args.files)?, geometry);
-    let generation = registry.generation(&spec).map_err(Failure::usage)?;
+    let generation = registry.generation_on(Device::Cpu, &spec).map_err(Failure::usage)?;
     let report = captured
         .replay(&generation)
         .with_context(|| format!("{} is refused", file.display()))

@@ -16,7 +16,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use hotseam_config::{Config, DisaggregationSection, WeightMemory};
 use hotseam_encoding::Tokenizer;
-use hotseam_engine::{Engine, EngineConfig, EngineError, GuardReport, PdSettings, Role, SwapSettings};
+use hotseam_engine::{
+    Device, Engine, EngineConfig, EngineError, GuardReport, PdSettings, Role, SwapSettings,
+};
 use hotseam_model::{Model, ModelConfig};
 use hotseam_slots::{Geometry, Registry, Slots, Topology};
 
@@ -219,6 +221,11 @@ pub(crate) fn engine_sizes(config: &Config, model: &ModelConfig) -> Result<Engin
     check_threads(config)?;
     let section = &config.engine;
     let sizes = EngineConfig {
+        device: match section.device {
+            hotseam_config::Device::Cpu => Device::Cpu,
+            hotseam_config::Device::Cuda(ordinal) => Device::Cuda(ordinal),
+        },
+        graphs: section.graphs,
         max_seqs: section.max_seqs,
         max_context: section.max_context,
         chunk: section.chunk,

@@ -56,10 +56,15 @@ pub(crate) fn refused(
             selected(selector).and_then(|index| place(index, "select"))
         }
         SlotsError::Seam { selector, .. } => selected(selector).and_then(|index| place(index, "use")),
+        SlotsError::Device { variant, .. } => {
+            let named = |rule: &Rule| rule.variant().is_some_and(|spec| spec.to_string() == *variant);
+            rules.iter().position(named).and_then(|index| place(index, "use"))
+        }
         SlotsError::Load(_)
         | SlotsError::Base { .. }
         | SlotsError::BaseCircle { .. }
-        | SlotsError::BaseSeam { .. } => {
+        | SlotsError::BaseSeam { .. }
+        | SlotsError::BaseDevice { .. } => {
             let fails = |rule: &Rule| rule.variant().is_some_and(|spec| registry.generation(spec).is_err());
             rules.iter().position(fails).and_then(|index| place(index, "use"))
         }

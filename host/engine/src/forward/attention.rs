@@ -64,14 +64,7 @@ impl Forward {
         ops.queries(lists, &ws.q, c.num_attention_heads, c.head_dim, rope, c.rms_norm_eps)
     }
 
-    fn store(
-        &self,
-        ctx: &StepCtx,
-        cells: &LayerCells,
-        lists: &Lists,
-        step: &Step<'_>,
-        layer: usize,
-    ) -> Done {
+    fn store(&self, ctx: &StepCtx, cells: &LayerCells, lists: &Lists, step: &Step<'_>, layer: usize) -> Done {
         let c = &self.model.config;
         let w = &self.model.weights.layers[layer];
         let n = lists.rows();
@@ -85,7 +78,7 @@ impl Forward {
             out_slots: lists.window_slots,
             pool: step.store.window_pool(layer, step.layouts[layer].kv, null(), 0),
         };
-        Ok(step.probe.call(&cells.store, ctx, &args, n)?)
+        Ok(step.probe.call(&cells.store, ctx, &args, lists.live)?)
     }
 
     /// Describes the call of a compressor, whose kv and gate [`Self::project`] made.
@@ -138,7 +131,7 @@ impl Forward {
         let pool = step.store.entry_pool(layer, step.layouts[layer].kv, null(), 0);
         let state = step.store.state(layer);
         let args = self.compressor(lists, layer, ratio, weights, &self.ws.entries, pool, state);
-        Ok(step.probe.call(cell, ctx, &args, lists.rows())?)
+        Ok(step.probe.call(cell, ctx, &args, lists.live)?)
     }
 
     fn compress_keys(
@@ -157,7 +150,7 @@ impl Forward {
         let pool = step.store.key_pool(layer, keys, null(), 0);
         let state = step.store.index_state(layer);
         let args = self.compressor(lists, layer, 4, &indexer.compressor, &self.ws.keys, pool, state);
-        Ok(step.probe.call(cell, ctx, &args, lists.rows())?)
+        Ok(step.probe.call(cell, ctx, &args, lists.live)?)
     }
 
     fn select(
@@ -191,7 +184,7 @@ impl Forward {
             ids: self.ws.ids.ptr(),
             scores: std::ptr::null_mut(),
         };
-        Ok(step.probe.call(cell, ctx, &args, n)?)
+        Ok(step.probe.call(cell, ctx, &args, lists.live)?)
     }
 
     fn core(
@@ -225,7 +218,7 @@ impl Forward {
             rope: refs::rope(self.model.rope(layer)),
             out: self.ws.attn.f32([n, heads, d]),
         };
-        step.probe.call(&cells.core, ctx, &args, n)?;
+        step.probe.call(&cells.core, ctx, &args, lists.live)?;
         match cells.core.has(capability::FUSES_INVERSE_ROPE) {
             true => Ok(()),
             false => self.ops.inverse_rope(lists, &self.ws.attn, heads, d, self.model.rope(layer)),

@@ -34,7 +34,7 @@ impl Forward {
             ids: self.ws.expert_ids.ptr(),
             weights: self.ws.expert_weights.ptr(),
         };
-        step.probe.call(&cells.route, ctx, &route, n)?;
+        step.probe.call(&cells.route, ctx, &route, lists.live)?;
         let scaled = match c.is_hash(layer) {
             true => capability::ROUTE_SCALES_HASH,
             false => capability::ROUTE_SCALES_TOPK,
@@ -51,10 +51,14 @@ impl Forward {
             ids: self.ws.expert_ids.ptr(),
             weights: self.ws.expert_weights.ptr(),
             experts: weights.refs.as_ptr(),
-            experts_device: if weights.on_device.bytes == 0 { std::ptr::null() } else { weights.on_device.ptr() },
+            experts_device: if weights.on_device.bytes == 0 {
+                std::ptr::null()
+            } else {
+                weights.on_device.ptr()
+            },
             out: self.ws.y.f32([n, hidden]),
         };
-        step.probe.call(&cells.experts, ctx, &experts, n)?;
+        step.probe.call(&cells.experts, ctx, &experts, lists.live)?;
         self.shared_expert(n, layer)
     }
 

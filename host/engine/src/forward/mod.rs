@@ -11,18 +11,16 @@ pub(crate) mod ops;
 mod refs;
 mod workspace;
 
-use crate::{Device, EngineConfig, EngineError};
 use crate::observe::{Probe, Stepping};
-use hotseam_abi::{
-    ExpertRef, MhcPostArgs, MhcPreArgs, StepCtx, TensorRef, capability, layer_class, phase,
-};
-use hotseam_kv::{KvStore, LayerLayout, Plan};
+use crate::{Device, EngineConfig, EngineError};
+use hotseam_abi::{ExpertRef, MhcPostArgs, MhcPreArgs, StepCtx, TensorRef, capability, layer_class, phase};
 use hotseam_cuda::CudaError;
+use hotseam_kv::{KvStore, LayerLayout, Plan};
 use hotseam_loader::host_services;
 use hotseam_model::{Hc, LayerClass, Model, Tensor};
 use hotseam_slots::{LayerCells, Phase, Snapshot};
 use lists::{HeadRows, Lists};
-use ops::{Cpu, Done, Ops, StepError};
+use ops::{Cpu, Done, Ops, Repeat, StepError};
 use std::sync::Arc;
 use workspace::Workspace;
 
@@ -93,8 +91,7 @@ impl Forward {
     }
 
     fn on(ops: Box<dyn Ops>, model: Arc<Model>, sizes: &EngineConfig) -> Result<Self, CudaError> {
-        let (max_rows, index_topk) =
-            (sizes.max_rows(), sizes.index_topk.unwrap_or(model.config.index_topk));
+        let (max_rows, index_topk) = (sizes.max_rows(), sizes.index_topk.unwrap_or(model.config.index_topk));
         let ws = Workspace::new(&*ops, &model.config, max_rows, index_topk)?;
         let experts = refs::experts(&model).into_iter().map(|refs| {
             let on_device = ops.experts(&refs)?;
@@ -121,21 +118,35 @@ impl Forward {
         });
         self.ops.embed(&lists, &model.weights.embed, model.config.hc_mult, &self.ws.streams)?;
         for layer in 0..model.config.num_hidden_layers {
-            let weights = &model.weights.layers[layer];
             let cells = step.snapshot.layer(step.phase, layer);
-            let ctx = self.context(step, layer as u32, model.config.class(layer));
-
-            let attention = Block { hc: &weights.hc_attn, norm: &weights.attn_norm };
-            self.collapse(&ctx, cells, &lists, step.probe, attention)?;
-            self.attention(&ctx, cells, &lists, step, layer)?;
-            self.expand(&ctx, cells, &lists, step.probe)?;
-
-            let ffn = Block { hc: &weights.hc_ffn, norm: &weights.ffn_norm };
-            self.collapse(&ctx, cells, &lists, step.probe, ffn)?;
-            self.ffn(&ctx, cells, &lists, step, layer)?;
-            self.expand(&ctx, cells, &lists, step.probe)?;
+            let mut work = || self.layer(step, cells, &lists, layer);
+            if step.phase == Phase::Prefill {
+                work()?;
+                continue;
+            }
+            let (layer, rows) = (layer as u32, lists.batch.n_rows);
+            let key = Repeat { layer, rows, served_by: cells.served_by() };
+            if self.ops.repeat(key, &mut work)? {
+                cells.count_repeated(lists.live);
+            }
         }
         self.head(step, &lists)
+    }
+
+    /// One layer: streams to streams.
+    fn layer(&self, step: &Step<'_>, cells: &LayerCells, lists: &Lists, layer: usize) -> Done {
+        let weights = &self.model.weights.layers[layer];
+        let ctx = self.context(step, layer as u32, self.model.config.class(layer));
+
+        let attention = Block { hc: &weights.hc_attn, norm: &weights.attn_norm };
+        self.collapse(&ctx, cells, lists, step.probe, attention)?;
+        self.attention(&ctx, cells, lists, step, layer)?;
+        self.expand(&ctx, cells, lists, step.probe)?;
+
+        let ffn = Block { hc: &weights.hc_ffn, norm: &weights.ffn_norm };
+        self.collapse(&ctx, cells, lists, step.probe, ffn)?;
+        self.ffn(&ctx, cells, lists, step, layer)?;
+        self.expand(&ctx, cells, lists, step.probe)
     }
 
     /// The streams of the first `rows` rows as the last step left them, `[rows, hc, hidden]`.
@@ -173,7 +184,7 @@ impl Forward {
             post: self.ws.post.f32([n, hc]),
             comb: self.ws.comb.f32([n, hc, hc]),
         };
-        probe.call(&cells.mhc_pre, ctx, &args, n)?;
+        probe.call(&cells.mhc_pre, ctx, &args, lists.live)?;
         match cells.mhc_pre.has(capability::NORM_FUSED) {
             true => Ok(()),
             false => self.ops.rms_norm(n, &self.ws.x, block.norm, c.rms_norm_eps, &self.ws.x),
@@ -194,7 +205,7 @@ impl Forward {
             comb: self.ws.comb.f32([n, hc, hc]),
             out: streams,
         };
-        Ok(probe.call(&cells.mhc_post, ctx, &args, n)?)
+        Ok(probe.call(&cells.mhc_post, ctx, &args, lists.live)?)
     }
 
     /// Context of the calls of one layer.

@@ -5,8 +5,8 @@ use crate::digest::Digest;
 use crate::error::SlotsError;
 use crate::generation::Generation;
 use crate::geometry::Geometry;
-use hotseam_conformance::{Level, Report, Subject};
-use hotseam_loader::LoadError;
+use hotseam_conformance::{DeviceMemory, Level, Report, Subject};
+use hotseam_loader::{Instance, LoadError};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -18,12 +18,14 @@ use std::sync::{Mutex, PoisonError};
 /// would go on to write into the regions of the cases.
 ///
 /// # Errors
-/// [`LoadError::Create`] if the plugin makes no second instance.
+/// [`LoadError::Create`] if the plugin makes no second instance, [`LoadError::Device`] if its device has no room for the
+/// cases.
 pub fn check_conformance(generation: &Generation, level: Level) -> Result<Report, LoadError> {
     let known = &generation.instance;
     let instance = known.plugin().create(known.options(), known.shape())?;
     let entry = instance.plugin().entry();
     let variant = generation.spec.to_string();
+    let memory = device_memory(&instance)?;
     Ok(hotseam_conformance::check(
         &Subject {
             variant: &variant,
@@ -35,11 +37,21 @@ pub fn check_conformance(generation: &Generation, level: Level) -> Result<Report
             mhc: entry.mhc,
             kv_transport: entry.kv_transport,
             info: *instance.info(),
+            device: memory.as_ref(),
             host: hotseam_loader::host_services(),
             take_error: hotseam_loader::take_error,
         },
         level,
     ))
+}
+
+/// Memory for cases on the device of an instance; `None` if it runs on the CPU.
+///
+/// # Errors
+/// [`LoadError::Device`] if the device has not so much, or fails.
+pub fn device_memory(instance: &Instance) -> Result<Option<DeviceMemory>, LoadError> {
+    let memory = instance.device().map(|device| DeviceMemory::new(device.clone())).transpose();
+    memory.map_err(|error| LoadError::device(instance.plugin().name(), error))
 }
 
 /// What the conformance cases said of a generation.

@@ -9,7 +9,7 @@ mod marker;
 mod plan;
 mod policy;
 
-pub use conform::{Verdict, Verdicts, check_conformance};
+pub use conform::{Verdict, Verdicts, check_conformance, device_memory};
 pub use event::{MemberStep, SwapEvent, SwapRecord, SwapStage};
 pub use marker::SwapMarker;
 pub(crate) use plan::moves;

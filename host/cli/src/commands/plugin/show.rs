@@ -182,6 +182,7 @@ impl Known {
             },
         );
         line("probe", self.verdict.as_ref().map_or_else(|| "none".to_owned(), verdict));
+        line("device", manifest.device.name().to_owned());
         if let Some(base) = &manifest.base {
             line("base", base.clone());
         }

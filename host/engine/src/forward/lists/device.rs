@@ -37,6 +37,8 @@ pub(crate) struct DeviceLists {
     table: Part,
     window_table: Part,
     table_width: usize,
+    /// Whether rows, sequences and entries are padded to few different numbers, for graphs.
+    padded: bool,
     words: Vec<u32>,
     memory: Buffer,
 }
@@ -96,9 +98,15 @@ impl DeviceLists {
             table,
             window_table,
             table_width,
+            padded: false,
             words: vec![0; c.0],
             memory: Buffer::zeroed(c.0 * 4, "the index lists of a step")?,
         })
+    }
+
+    /// With steps of one row a sequence padded to a power of two rows, each with an entry of either ratio.
+    pub(crate) fn padded(self, padded: bool) -> Self {
+        Self { padded, ..self }
     }
 
     /// Copies the lists of a step to the device, in order with `stream`.
@@ -125,13 +133,22 @@ impl DeviceLists {
         self.set_spans(self.head_spans, &head.spans);
         self.set_table(self.table, &plan.table, plan.table_width);
         self.set_table(self.window_table, &plan.window_table, plan.table_width);
+        let live = plan.rows();
+        let (mut rows, mut seqs) = (live, plan.seqs.len());
+        let (mut c4, mut c128) = (plan.c4.out_slots.len(), plan.c128.out_slots.len());
+        if self.padded && rows == seqs {
+            rows = rows.next_power_of_two().min(self.positions.words);
+            self.pad(live, rows, [c4, c128]);
+            (seqs, c4, c128) = (rows, rows, rows);
+        }
         copy_to_device_on(self.memory.address(), &self.words, stream)?;
         Ok(Lists {
-            batch: self.batch(plan.rows(), plan.seqs.len(), [self.positions, self.row_seq, self.seqs]),
+            batch: self.batch(rows, seqs, [self.positions, self.row_seq, self.seqs]),
+            live,
             tokens: self.address(self.tokens),
             window_slots: self.address(self.window_slots),
-            c4: self.compress(self.c4, plan.c4.out_slots.len()),
-            c128: self.compress(self.c128, plan.c128.out_slots.len()),
+            c4: self.compress(self.c4, c4),
+            c128: self.compress(self.c128, c128),
             table: self.address(self.table),
             window_table: self.address(self.window_table),
             table_width: self.table_width,
@@ -142,6 +159,34 @@ impl DeviceLists {
             ),
             head_rows: self.address(self.head_rows),
         })
+    }
+
+    /// Writes what stands in the lists for rows `live..rows`, and for entries up to `rows`.
+    fn pad(&mut self, live: usize, rows: usize, [c4, c128]: [usize; 2]) {
+        let mut fill = |part: Part, from: usize, value: u32| {
+            self.words[part.at + from..part.at + rows].fill(value);
+        };
+        let none = u32::MAX;
+        fill(self.positions, live, none);
+        fill(self.tokens, live, 0);
+        for list in [self.window_slots, self.c4.state_dst, self.c128.state_dst] {
+            fill(list, live, none);
+        }
+        for (parts, entries) in [(self.c4, c4), (self.c128, c128)] {
+            fill(parts.out_slots, entries, none);
+            fill(parts.entry_positions, entries, 0);
+        }
+        for row in live..rows {
+            self.words[self.row_seq.at + row] = row as u32;
+        }
+        let spans = self.words[self.seqs.at..].chunks_exact_mut(SPAN).enumerate();
+        for (row, span) in spans.take(rows).skip(live) {
+            span.copy_from_slice(&[row as u32, 1, 0, 0]);
+        }
+        for part in [self.table, self.window_table] {
+            let width = self.table_width;
+            self.words[part.at + live * width..part.at + rows * width].fill(none);
+        }
     }
 
     fn address<T>(&self, part: Part) -> *const T {

@@ -21,8 +21,10 @@ pub(crate) struct CompressLists {
 /// Pointers to every list of a step. They are valid until the next step begins.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lists {
-    /// The rows.
+    /// The rows, padded ones included.
     pub(crate) batch: Batch,
+    /// Rows that are not padded: the first ones.
+    pub(crate) live: usize,
     /// `[rows]` input tokens.
     pub(crate) tokens: *const i32,
     /// `[rows]` window slots.
@@ -113,6 +115,7 @@ impl Lists {
     pub(crate) fn in_host_memory(plan: &Plan, tokens: &[i32], head: &HeadRows) -> Self {
         Self {
             batch: plan.batch(),
+            live: plan.rows(),
             tokens: tokens.as_ptr(),
             window_slots: plan.window_slots.as_ptr(),
             c4: CompressLists::of(&plan.c4),
@@ -125,7 +128,7 @@ impl Lists {
         }
     }
 
-    /// Rows of the step.
+    /// Rows of the step, padded ones included.
     pub(crate) fn rows(&self) -> usize {
         self.batch.n_rows as usize
     }

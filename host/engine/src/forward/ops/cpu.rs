@@ -122,7 +122,15 @@ impl Ops for Cpu {
         Ok(())
     }
 
-    fn queries(&self, lists: &Lists, q: &Block, heads: usize, dim: usize, tables: &RopeTable, eps: f32) -> Done {
+    fn queries(
+        &self,
+        lists: &Lists,
+        q: &Block,
+        heads: usize,
+        dim: usize,
+        tables: &RopeTable,
+        eps: f32,
+    ) -> Done {
         let (positions, width) = (positions(lists), heads * dim);
         for_rows(&self.pool(), write(q, positions.len() * width), width, |row, heads| {
             let (cos, sin) = tables.row(positions[row] as usize);

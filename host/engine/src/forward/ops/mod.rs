@@ -109,6 +109,17 @@ pub(crate) struct Product<'a> {
     pub(crate) y: &'a Block,
 }
 
+/// What work that may be repeated depends on, apart from the values in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Repeat {
+    /// Layer.
+    pub(crate) layer: u32,
+    /// Rows, padded ones included.
+    pub(crate) rows: u32,
+    /// [`hotseam_slots::LayerCells::served_by`].
+    pub(crate) served_by: u64,
+}
+
 /// The host's own operations. Blocks are at least as large as the rows need; outputs never alias inputs unless said.
 pub(crate) trait Ops: Send {
     /// Zeroed memory; `what` names it in an error.
@@ -131,6 +142,13 @@ pub(crate) trait Ops: Send {
         (0, std::ptr::null_mut(), 0)
     }
 
+    /// Does the work of a layer in a decode step, or, on a device, launches what it enqueued when it was done with an equal key.
+    /// Returns whether it was launched without being done.
+    fn repeat(&self, key: Repeat, work: &mut dyn FnMut() -> Done) -> Result<bool, StepError> {
+        let _ = key;
+        work().map(|()| false)
+    }
+
     /// `[rows, hc, hidden]`: each row's token from `table`, in every stream.
     fn embed(&self, lists: &Lists, table: &Tensor, hc: usize, streams: &Block) -> Done;
 
@@ -148,7 +166,8 @@ pub(crate) trait Ops: Send {
     fn grouped(&self, rows: usize, groups: usize, x: &Block, w: &Matrix, y: &Block) -> Done;
 
     /// Per-head RMS norm without weight, then rope, of `q` `[rows, heads, dim]` in place.
-    fn queries(&self, lists: &Lists, q: &Block, heads: usize, dim: usize, rope: &RopeTable, eps: f32) -> Done;
+    fn queries(&self, lists: &Lists, q: &Block, heads: usize, dim: usize, rope: &RopeTable, eps: f32)
+    -> Done;
 
     /// Inverse rope of `o` `[rows, heads, dim]` in place.
     fn inverse_rope(&self, lists: &Lists, o: &Block, heads: usize, dim: usize, rope: &RopeTable) -> Done;

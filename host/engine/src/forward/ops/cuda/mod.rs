@@ -1,16 +1,20 @@
 //! The host's own operations on a CUDA device.
 
-use super::{Block, Done, Ops, Product, StepError};
-use crate::forward::lists::{HeadRows, Lists};
+mod graphs;
+
+use super::{Block, Done, Ops, Product, Repeat, StepError};
 use crate::forward::lists::device::DeviceLists;
+use crate::forward::lists::{HeadRows, Lists};
 use crate::forward::refs;
 use crate::{EngineConfig, EngineError};
+use graphs::Graphs;
 use hotseam_abi::{ExpertRef, MIN_WORKSPACE, TensorRef, WeightRef, device, dtype};
 use hotseam_cuda::{Buffer, CudaError, Device, Stream, copy_from_device};
 use hotseam_cuda_kernels::ops;
 use hotseam_kv::Plan;
 use hotseam_model::{Matrix, Model, RopeTable, Tensor};
 use hotseam_slots::Phase;
+use std::cell::RefCell;
 use std::ffi::c_void;
 
 /// Most products of one call of [`Ops::products`].
@@ -22,6 +26,8 @@ pub(crate) struct Cuda {
     workspace: Buffer,
     prefill: DeviceLists,
     decode: DeviceLists,
+    /// Set if decode steps are recorded.
+    graphs: Option<RefCell<Graphs>>,
     stream: Stream,
     /// Memory of the weights and tables; freed after what uses it.
     _weights: Vec<Buffer>,
@@ -57,7 +63,8 @@ impl Cuda {
             kernels: ops::Ops::load().map_err(|e| EngineError::Kernels(e.message))?,
             workspace: Buffer::new(MIN_WORKSPACE as usize, "the workspace of calls")?,
             prefill: lists(sizes.max_rows())?,
-            decode: lists(sizes.max_seqs)?,
+            decode: lists(sizes.max_seqs)?.padded(sizes.graphs),
+            graphs: sizes.graphs.then(RefCell::default),
             stream: Stream::new()?,
             _weights: weights,
             device,
@@ -79,7 +86,7 @@ impl Cuda {
 }
 
 /// A failure of a kernel's launcher.
-fn done(result: hotseam_cuda_kernels::Result<()>) -> Done {
+fn done(result: Result<(), hotseam_cuda_kernels::Error>) -> Done {
     result.map_err(|error| StepError::Device(error.message))
 }
 
@@ -99,6 +106,9 @@ impl Ops for Cuda {
         tokens: &[i32],
         head: &HeadRows,
     ) -> Result<Lists, StepError> {
+        if let Some(graphs) = &self.graphs {
+            graphs.borrow_mut().step();
+        }
         let lists = match phase {
             Phase::Prefill => &mut self.prefill,
             Phase::Decode => &mut self.decode,
@@ -108,6 +118,13 @@ impl Ops for Cuda {
 
     fn context(&self) -> (u64, *mut c_void, u64) {
         (self.raw(), self.workspace.address() as *mut c_void, self.workspace.bytes() as u64)
+    }
+
+    fn repeat(&self, key: Repeat, work: &mut dyn FnMut() -> Done) -> Result<bool, StepError> {
+        match &self.graphs {
+            Some(graphs) => graphs.borrow_mut().run(key, &self.stream, work),
+            None => work().map(|()| false),
+        }
     }
 
     fn embed(&self, lists: &Lists, table: &Tensor, hc: usize, streams: &Block) -> Done {
@@ -149,7 +166,15 @@ impl Ops for Cuda {
         done(self.kernels.linear_grouped(self.raw(), &x, &refs::matrix(w), &y))
     }
 
-    fn queries(&self, lists: &Lists, q: &Block, heads: usize, dim: usize, rope: &RopeTable, eps: f32) -> Done {
+    fn queries(
+        &self,
+        lists: &Lists,
+        q: &Block,
+        heads: usize,
+        dim: usize,
+        rope: &RopeTable,
+        eps: f32,
+    ) -> Done {
         let (q, rope) = (q.f32([lists.rows(), heads, dim]), refs::rope(rope));
         let positions = self.numbers(lists.batch.positions, lists.rows());
         done(self.kernels.norm_and_rope(self.raw(), &q, &positions, &rope, eps))

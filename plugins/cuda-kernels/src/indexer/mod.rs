@@ -1,0 +1,53 @@
+//! `indexer.compress` and `indexer.select`.
+
+mod select;
+
+use crate::images::INDEXER;
+use crate::{compress, failed};
+use hotseam_cuda::{Kernel, Module};
+use hotseam_sdk::abi::{Batch, CompressArgs};
+use hotseam_sdk::{Ctx, Result};
+
+/// The kernels of the seam, loaded into the current context.
+#[derive(Debug)]
+pub struct Indexer {
+    compress: Kernel,
+    project_few: Kernel,
+    project_many: Kernel,
+    queries: Kernel,
+    scores: Kernel,
+    scores_mma: Kernel,
+    choose: Kernel,
+}
+
+impl Indexer {
+    /// Loads them. May synchronise the device.
+    ///
+    /// # Errors
+    /// If there is no machine code for the device, or the driver refuses it.
+    pub fn load() -> Result<Self> {
+        let module = Module::load(INDEXER).map_err(failed)?;
+        let kernel = |name: &str| module.kernel(&format!("hotseam_indexer_{name}")).map_err(failed);
+        Ok(Self {
+            compress: kernel("compress")?,
+            project_few: kernel("project_few")?,
+            project_many: kernel("project_many")?,
+            queries: kernel("queries")?,
+            scores: kernel("scores")?,
+            scores_mma: kernel("scores_mma")?,
+            choose: kernel("choose")?,
+        })
+    }
+
+    /// `indexer.compress`. An entry whose sources are all absent is NaN, as the softmax of nothing is.
+    ///
+    /// # Errors
+    /// If keys have a dimension that the kernels do not serve, or the driver refuses.
+    ///
+    /// # Safety
+    /// The arguments are those of a call on a device, checked by the SDK's shim.
+    pub unsafe fn compress(&self, ctx: &Ctx, a: &CompressArgs, batch: &Batch) -> Result<()> {
+        // SAFETY: the caller's contract.
+        unsafe { compress::compress(&self.compress, ctx, a, batch) }
+    }
+}

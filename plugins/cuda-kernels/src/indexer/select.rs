@@ -1,0 +1,136 @@
+//! `indexer.select`.
+
+use super::Indexer;
+use crate::failed;
+use crate::gemm::{FEW_ROWS, TILE, TILE_THREADS, few_threads, is_few};
+use crate::pools::{most_entries, served};
+use crate::workspace::{Workspace, chunks};
+use hotseam_cuda::Kernel;
+use hotseam_sdk::abi::{Batch, SelectArgs, layout};
+use hotseam_sdk::{Ctx, Result};
+
+/// Outputs of a warp of the way for few rows.
+const FEW_OUTPUTS: u32 = 2;
+/// Threads of a block of queries, whose warps have a row and head each.
+const QUERY_THREADS: u32 = 128;
+/// Threads of a block of scores.
+const SCORE_THREADS: u32 = 256;
+/// Keys that a block scores at once on tensor cores.
+const MMA_KEYS: u32 = 256;
+/// What keys of tensor cores are a multiple of, and the most of it.
+const MMA_DIM: (u32, u32) = (64, 128);
+/// Most heads on tensor cores, whose queries lie in shared memory.
+const MMA_HEADS: u32 = 128;
+/// Threads of a block that chooses.
+const CHOOSE_THREADS: u32 = 512;
+/// Blocks of scores of a launch that occupy a device; with more, a block takes several tiles.
+const BLOCKS: u32 = 1024;
+/// Most rows of a launch: a grid has no more blocks in y.
+const MOST_ROWS: u32 = 65_535;
+
+/// `SelectParams` of `cuda/select.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Params {
+    args: SelectArgs,
+    batch: Batch,
+    q: u64,
+    weights: u64,
+    scores: u64,
+    first_row: u32,
+    rows: u32,
+    width: u32,
+}
+
+impl Indexer {
+    /// `indexer.select`. Ids are written in rising order, ties go to the lower entry, and an entry that no page is mapped for
+    /// scores minus infinity. A row that keeps all its entries is not scored, unless the tap is wanted. Padded rows get -1.
+    ///
+    /// Scores of keys in bf16, fp8 and fp4 come from tensor cores, exact but for the rounding of queries for bf16 keys.
+    ///
+    /// # Errors
+    /// If keys have a dimension that the kernels do not serve, the workspace does not hold a row, or the driver refuses.
+    ///
+    /// # Safety
+    /// As [`Self::compress`].
+    pub unsafe fn select(&self, ctx: &Ctx, a: &SelectArgs, batch: &Batch) -> Result<()> {
+        served(&a.keys, "keys")?;
+        let (queries, heads) = (u64::from(a.heads) * u64::from(a.keys.dim), u64::from(a.heads));
+        let entries = most_entries(&a.keys, a.rope.cos.shape[0], a.ratio);
+        let scored = entries > if a.scores.is_null() { a.topk } else { 0 };
+        let mut params = Params {
+            args: *a,
+            batch: *batch,
+            q: 0,
+            weights: 0,
+            scores: 0,
+            first_row: 0,
+            rows: 0,
+            width: entries.next_multiple_of(4),
+        };
+        let mut most = MOST_ROWS;
+        if scored && batch.n_rows > 0 {
+            let width = u64::from(params.width);
+            let mut workspace = Workspace::of(ctx);
+            most = workspace.units(4 * (queries + heads + width), 3, batch.n_rows)?.min(MOST_ROWS);
+            let rows = u64::from(most);
+            params.q = workspace.take(4 * rows * queries)?;
+            params.weights = workspace.take(4 * rows * heads)?;
+            params.scores = workspace.take(4 * rows * width)?;
+        }
+        for (first_row, rows) in chunks(batch.n_rows, most) {
+            let params = Params { first_row, rows, ..params };
+            // SAFETY: the caller's contract, and the parts of the workspace have room for these rows.
+            unsafe {
+                if scored {
+                    self.score(ctx.stream(), &params)?;
+                }
+                let grid = [rows, 1, 1];
+                self.choose.launch(ctx.stream(), grid, CHOOSE_THREADS, 0, &params).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Scores of the rows that `params` names.
+    ///
+    /// # Safety
+    /// As [`Self::select`].
+    unsafe fn score(&self, stream: u64, params: &Params) -> Result<()> {
+        let (a, rows) = (&params.args, params.rows);
+        let (heads, dim) = (a.heads, a.keys.dim);
+        // SAFETY: the caller's contract; the struct is the kernels'.
+        let launch = |kernel: &Kernel, grid, threads, shared| unsafe {
+            kernel.launch(stream, grid, threads, shared, params).map_err(failed)
+        };
+        // Outputs of the two matrices go to blocks of their own.
+        let blocks = |each: u32| (heads * dim).div_ceil(each) + heads.div_ceil(each);
+        if is_few(rows, heads * dim) {
+            let threads = few_threads(heads * dim);
+            let grid = [blocks(threads / 32 * FEW_OUTPUTS), rows.div_ceil(FEW_ROWS), 1];
+            launch(&self.project_few, grid, threads, 0)?;
+        } else {
+            launch(&self.project_many, [blocks(TILE), rows.div_ceil(TILE), 1], TILE_THREADS, 0)?;
+        }
+        let units = (u64::from(rows) * u64::from(heads)).div_ceil(u64::from(QUERY_THREADS / 32)) as u32;
+        launch(&self.queries, [units, 1, 1], QUERY_THREADS, 0)?;
+        let mma = a.keys.layout != layout::KEY_F32
+            && dim.is_multiple_of(MMA_DIM.0)
+            && dim <= MMA_DIM.1
+            && heads <= MMA_HEADS;
+        let keys = match heads {
+            _ if mma => MMA_KEYS,
+            0..=8 => 512,
+            9..=16 => 256,
+            _ => 64,
+        };
+        let tiles = params.width.div_ceil(keys).min(BLOCKS.div_ceil(rows));
+        match mma {
+            true => {
+                let shared = 4 * heads.next_multiple_of(8) * (dim / 2 + 3);
+                launch(&self.scores_mma, [tiles, rows, 1], SCORE_THREADS, shared)
+            }
+            false => launch(&self.scores, [tiles, rows, 1], SCORE_THREADS, 0),
+        }
+    }
+}
