@@ -4,6 +4,7 @@
 #pragma once
 
 #include "block.cuh"
+#include "mma.cuh"
 #include "weights.cuh"
 
 // Few rows -------------------------------------------------------------------------------------------------------------
@@ -111,57 +112,55 @@ DEVICE void few_outputs(
 
 // Many rows ------------------------------------------------------------------------------------------------------------
 
-// Rows and outputs of a tile, and the inputs that lie in shared memory at once. A thread has 8 rows and 4 outputs.
+// Rows and outputs of a tile, and the inputs that lie in shared memory at once.
 #define TILE 64
 #define TILE_DEPTH 32
 #define TILE_THREADS 128
+// Words of a row of bf16 in shared memory: so many that the eight rows which a warp reads at once meet in no bank.
+#define TILE_PITCH (TILE_DEPTH / 2 + 4)
 // Floats of shared memory.
-#define TILE_SHARED (2 * TILE_DEPTH * TILE)
+#define TILE_SHARED (4 * TILE * TILE_PITCH)
 
-// First row and first output of this thread in the tile.
-DEVICE int tile_row() { return threadIdx.x / 16 * 8; }
-DEVICE int tile_output() { return threadIdx.x % 16 * 4; }
+// Sixteen inputs of an f32 row from `col` on, zeros from `k` on and for a row that is not there.
+DEVICE void inputs_of(const float *x, long long col, long long k, float (&v)[16]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (x != nullptr) four = load_floats_until(x, col + 4 * i, k);
+        v[4 * i] = four.x;
+        v[4 * i + 1] = four.y;
+        v[4 * i + 2] = four.z;
+        v[4 * i + 3] = four.w;
+    }
+}
 
-// `acc[i][j] = x_(tile_row() + i) . w_(tile_output() + j)`, by a block of `TILE_THREADS`.
-// `row_of(r)` is the f32 row, or null for zeros; `weight_of(o)` the row of weights. `shared` is aligned to 16 bytes.
-template <class RowOf, class WeightOf>
-DEVICE void many_rows(
-    const RowOf &row_of, const WeightOf &weight_of, long long k, float *shared, float (&acc)[8][4]
-) {
+// With multiply-adds: a thread has 8 rows and 4 outputs.
+template <class RowOf, class WeightOf, class Store>
+DEVICE void many_rows_f32(const RowOf &row_of, const WeightOf &weight_of, long long k, float *shared, const Store &store) {
     float *xs = shared, *ws = shared + TILE_DEPTH * TILE;
-    int mine = threadIdx.x % TILE, half = threadIdx.x / TILE * 16;
+    int mine = threadIdx.x % TILE, half = threadIdx.x / TILE * 16, row = threadIdx.x / 16 * 8, output = threadIdx.x % 16 * 4;
     const float *x = row_of(mine);
     WeightRow w = weight_of(mine);
+    float acc[8][4];
 #pragma unroll
     for (int i = 0; i < 8; i++) {
 #pragma unroll
         for (int j = 0; j < 4; j++) acc[i][j] = 0.0f;
     }
     for (long long base = 0; base < k; base += TILE_DEPTH) {
-        long long col = base + half;
         float v[16];
-        weight_values(w, col, k, v);
+        weight_values(w, base + half, k, v);
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < 16; i++) ws[(half + i) * TILE + mine] = v[i];
-        if (x != nullptr && col + 16 <= k) {
+        inputs_of(x, base + half, k, v);
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float4 four = load_floats(x + col + 4 * i);
-                float *to = xs + (half + 4 * i) * TILE + mine;
-                to[0] = four.x;
-                to[TILE] = four.y;
-                to[2 * TILE] = four.z;
-                to[3 * TILE] = four.w;
-            }
-        } else {
-            for (int i = 0; i < 16; i++) xs[(half + i) * TILE + mine] = x != nullptr && col + i < k ? x[col + i] : 0.0f;
-        }
+        for (int i = 0; i < 16; i++) xs[(half + i) * TILE + mine] = v[i];
         __syncthreads();
 #pragma unroll 8
         for (int d = 0; d < TILE_DEPTH; d++) {
-            const float4 *rows = (const float4 *)(xs + d * TILE + tile_row());
-            float4 low = rows[0], high = rows[1], four = *(const float4 *)(ws + d * TILE + tile_output());
+            const float4 *rows = (const float4 *)(xs + d * TILE + row);
+            float4 low = rows[0], high = rows[1], four = *(const float4 *)(ws + d * TILE + output);
             float a[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
             float b[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
@@ -170,5 +169,103 @@ DEVICE void many_rows(
                 for (int j = 0; j < 4; j++) acc[i][j] = fmaf(a[i], b[j], acc[i][j]);
             }
         }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        store(row + i, output, acc[i][0], acc[i][1]);
+        store(row + i, output + 2, acc[i][2], acc[i][3]);
+    }
+}
+
+// Sixteen floats as bf16, the lower halves dropped.
+DEVICE void store_bf16(unsigned *to, const float (&v)[16]) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        unsigned words[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            words[j] = __byte_perm(__float_as_uint(v[8 * i + 2 * j]), __float_as_uint(v[8 * i + 2 * j + 1]), 0x7632);
+        }
+        ((uint4 *)to)[i] = make_uint4(words[0], words[1], words[2], words[3]);
+    }
+}
+
+// With tensor cores, as exact as f32: weights of 8 bits or fewer and their scales are bf16 as they are, NVFP4's factor is left
+// to the end; an input is the sum of three bf16, 8 bits of it each; and what the cores sum of 32 inputs is added up in f32.
+// (An infinite input gives NaN.) A warp has 32 rows and 32 outputs.
+template <class RowOf, class WeightOf, class Store>
+DEVICE void many_rows_narrow(const RowOf &row_of, const WeightOf &weight_of, long long k, float *shared, const Store &store) {
+    unsigned *xs = (unsigned *)shared, *ws = xs + 3 * TILE * TILE_PITCH;
+    int mine = threadIdx.x % TILE, half = threadIdx.x / TILE * 16, place = mine * TILE_PITCH + half / 2;
+    int g = lane_id() / 4, t = lane_id() % 4, row = warp_id() / 2 * 32, output = warp_id() % 2 * 32;
+    const float *x = row_of(mine);
+    WeightRow w = weight_of(mine);
+    w.global = 1.0f;
+    float acc[2][4][4];
+#pragma unroll
+    for (int i = 0; i < 32; i++) acc[i / 16][i / 4 % 4][i % 4] = 0.0f;
+    for (long long base = 0; base < k; base += TILE_DEPTH) {
+        float v[16];
+        weight_values(w, base + half, k, v);
+        __syncthreads();
+        store_bf16(ws + place, v);
+        inputs_of(x, base + half, k, v);
+#pragma unroll
+        for (int part = 0; part < 3; part++) {
+            store_bf16(xs + part * TILE * TILE_PITCH + place, v);
+#pragma unroll
+            for (int i = 0; i < 16; i++) v[i] -= __uint_as_float(__float_as_uint(v[i]) & 0xffff0000u);
+        }
+        __syncthreads();
+        float sum[2][4][4];
+#pragma unroll
+        for (int i = 0; i < 32; i++) sum[i / 16][i / 4 % 4][i % 4] = 0.0f;
+#pragma unroll
+        for (int step = 0; step < TILE_DEPTH / 2; step += 8) {
+            unsigned b[4][2];
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                const unsigned *from = ws + (output + 8 * n + g) * TILE_PITCH + step + t;
+                b[n][0] = from[0];
+                b[n][1] = from[4];
+            }
+            // The smallest first.
+#pragma unroll
+            for (int part = 2; part >= 0; part--) {
+#pragma unroll
+                for (int m = 0; m < 2; m++) {
+                    const unsigned *from = xs + (part * TILE + row + 16 * m + g) * TILE_PITCH + step + t;
+                    unsigned a[4] = {from[0], from[8 * TILE_PITCH], from[4], from[8 * TILE_PITCH + 4]};
+#pragma unroll
+                    for (int n = 0; n < 4; n++) mma_m16n8k16_bf16(sum[m][n], a, b[n], sum[m][n]);
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 32; i++) acc[i / 16][i / 4 % 4][i % 4] += sum[i / 16][i / 4 % 4][i % 4];
+    }
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        int o = output + 8 * n + 2 * t;
+        float one = weight_of(o).global, two = weight_of(o + 1).global;
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            store(row + 16 * m + g, o, acc[m][n][0] * one, acc[m][n][1] * two);
+            store(row + 16 * m + g + 8, o, acc[m][n][2] * one, acc[m][n][3] * two);
+        }
+    }
+}
+
+// A tile of 64 rows and 64 outputs by a block of `TILE_THREADS`: calls `store(r, o, first, second)` once for each row `r` and
+// even `o`, with the values of outputs `o` and `o + 1`. `row_of(r)` is the f32 row, or null for zeros; `weight_of(o)` the row
+// of weights. `narrow`, the same for the whole block, says that none of them is of f32. `shared` is aligned to 16 bytes.
+template <class RowOf, class WeightOf, class Store>
+DEVICE void many_rows(
+    bool narrow, const RowOf &row_of, const WeightOf &weight_of, long long k, float *shared, const Store &store
+) {
+    if (narrow) {
+        many_rows_narrow(row_of, weight_of, k, shared, store);
+    } else {
+        many_rows_f32(row_of, weight_of, k, shared, store);
     }
 }

@@ -46,20 +46,17 @@ KERNEL_BOUNDED(hotseam_moe_scores_many, RouteParams, TILE_THREADS) {
     SHARED float4 shared[TILE_SHARED / 4];
     long long n = p.args.gate.shape[0], k = p.args.gate.shape[1];
     long long row = (long long)blockIdx.y * TILE, output = (long long)blockIdx.x * TILE;
-    float acc[8][4];
     many_rows(
+        p.args.gate.dtype == HOTSEAM_DTYPE_BF16,
         [&](int r) { return row + r < p.rows ? route_row(p, row + r) : (const float *)nullptr; },
-        [&](int o) { return output + o < n ? tensor_row(p.args.gate, output + o, k) : no_weights(); }, k, (float *)shared, acc
-    );
-    row += tile_row();
-    output += tile_output();
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            if (row + i < p.rows && output + j < n) p.scores[(row + i) * n + output + j] = acc[i][j];
+        [&](int o) { return output + o < n ? tensor_row(p.args.gate, output + o, k) : no_weights(); }, k, (float *)shared,
+        [&](int r, int o, float one, float two) {
+            if (row + r >= p.rows) return;
+            float *to = p.scores + (row + r) * n + output + o;
+            if (output + o < n) to[0] = one;
+            if (output + o + 1 < n) to[1] = two;
         }
-    }
+    );
 }
 
 // `s / (sum + 1e-20)` of the chosen, whose `s` lie in `weights`; called by a whole warp.
@@ -292,27 +289,21 @@ KERNEL_BOUNDED(hotseam_moe_up_many, ExpertsParams, TILE_THREADS) {
     const HotseamExpertRef &expert = p.args.experts_device[tile.expert];
     long long hidden = p.args.x.shape[1];
     unsigned first = blockIdx.x * (TILE / 2);
-    float acc[8][4];
-    // The four outputs of a thread are two gates and their two ups.
+    // Gates are the even outputs of the tile, their ups the odd ones.
     many_rows(
+        expert.w1.format != HOTSEAM_WEIGHT_FORMAT_F32 && expert.w3.format != HOTSEAM_WEIGHT_FORMAT_F32,
         [&](int i) { return pair_input(p, tile, i); },
         [&](int o) {
-            unsigned channel = first + o / 4 * 2 + o % 2;
-            if (channel >= p.inter) return no_weights();
-            return weight_row(o % 4 < 2 ? expert.w1 : expert.w3, channel, hidden);
+            unsigned channel = first + o / 2;
+            return channel < p.inter ? weight_row(o % 2 == 0 ? expert.w1 : expert.w3, channel, hidden) : no_weights();
         },
-        hidden, (float *)shared, acc
-    );
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        if (tile_row() + i >= tile.count) continue;
-        float *to = p.inner + (long long)pair_at(p, tile, tile_row() + i) * p.inter;
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            unsigned channel = first + tile_output() / 2 + j;
-            if (channel < p.inter) to[channel] = swiglu(acc[i][j], acc[i][2 + j], p.args.swiglu_limit);
+        hidden, (float *)shared,
+        [&](int i, int o, float gate, float up) {
+            unsigned channel = first + o / 2;
+            if (i >= tile.count || channel >= p.inter) return;
+            p.inner[(long long)pair_at(p, tile, i) * p.inter + channel] = swiglu(gate, up, p.args.swiglu_limit);
         }
-    }
+    );
 }
 
 // Grid: two outputs a warp, a tile of at most eight pairs a block.
@@ -342,22 +333,17 @@ KERNEL_BOUNDED(hotseam_moe_down_many, ExpertsParams, TILE_THREADS) {
     if (tile.count == 0) return;
     const HotseamExpertRef &expert = p.args.experts_device[tile.expert];
     long long hidden = p.args.x.shape[1], first = (long long)blockIdx.x * TILE;
-    float acc[8][4];
     many_rows(
-        [&](int i) { return pair_inner(p, tile, i); },
+        expert.w2.format != HOTSEAM_WEIGHT_FORMAT_F32, [&](int i) { return pair_inner(p, tile, i); },
         [&](int o) { return first + o < hidden ? weight_row(expert.w2, first + o, p.inter) : no_weights(); }, p.inter,
-        (float *)shared, acc
-    );
-    first += tile_output();
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        if (tile_row() + i >= tile.count) continue;
-        float *to = p.results + pair_at(p, tile, tile_row() + i) * hidden + first;
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            if (first + j < hidden) to[j] = acc[i][j];
+        (float *)shared,
+        [&](int i, int o, float one, float two) {
+            if (i >= tile.count) return;
+            float *to = p.results + pair_at(p, tile, i) * hidden + first + o;
+            if (first + o < hidden) to[0] = one;
+            if (first + o + 1 < hidden) to[1] = two;
         }
-    }
+    );
 }
 
 // Grid: channels, rows. A row without an expert gives zeros.

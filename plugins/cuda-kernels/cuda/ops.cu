@@ -152,22 +152,16 @@ KERNEL_BOUNDED(hotseam_ops_linear_many, LinearParams, TILE_THREADS) {
     const LinearPart &part = linear_part(p);
     long long row = (long long)blockIdx.y * TILE;
     unsigned output = (blockIdx.x - part.first_block) * TILE;
-    float acc[8][4];
     many_rows(
-        [&](int r) { return linear_input(p, row + r); }, [&](int o) { return linear_weights(p, part, output + o); }, p.k,
-        (float *)shared, acc
-    );
-    row += tile_row();
-    output += tile_output();
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        if (row + i >= p.rows) continue;
-        float *y = linear_output(p, part, row + i);
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            if (output + j < part.n) y[output + j] = acc[i][j];
+        part.w.format != HOTSEAM_WEIGHT_FORMAT_F32, [&](int r) { return linear_input(p, row + r); },
+        [&](int o) { return linear_weights(p, part, output + o); }, p.k, (float *)shared,
+        [&](int r, int o, float one, float two) {
+            if (row + r >= p.rows) return;
+            float *y = linear_output(p, part, row + r) + output + o;
+            if (output + o < part.n) y[0] = one;
+            if (output + o + 1 < part.n) y[1] = two;
         }
-    }
+    );
 }
 
 struct SwigluParams {

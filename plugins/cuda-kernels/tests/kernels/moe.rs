@@ -83,6 +83,8 @@ fn experts_in_every_format_and_batch() {
         }
         experts(&mut kit, &moe, n, 5, 4, [96, 40], [F32; 3], 1.0, 4.0);
         experts(&mut kit, &moe, n, 40, 6, [100, 41], [BF16; 3], 10.0, 1.0);
+        // Enough pairs for many warps of the grouping.
+        experts(&mut kit, &moe, 2 * n, 40, 6, [32, 16], [NVFP4; 3], 10.0, 1.0);
         // All rows to the same two experts.
         experts(&mut kit, &moe, n, 2, 2, [130, 70], [FP8_BLOCK; 3], 10.0, 1.0);
     }
