@@ -2,10 +2,16 @@
 
 use crate::error::LoadError;
 use hotseam_cuda::{CudaError, Device};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Which of the driver's devices; CUDA_VISIBLE_DEVICES decides what that is.
-const ORDINAL: u32 = 0;
+static ORDINAL: AtomicU32 = AtomicU32::new(0);
+
+/// Says which of the driver's devices instances run on from now on, if it is not the first. Once a device is open, it stays.
+pub fn init_device(ordinal: u32) {
+    ORDINAL.store(ordinal, Ordering::Relaxed);
+}
 
 /// The device, its context current on this thread. It is opened by the first question that succeeds, for the life of the
 /// process: code that plugins have loaded into the context outlasts their instances.
@@ -14,7 +20,8 @@ pub(crate) fn open(name: &str) -> Result<Arc<Device>, LoadError> {
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     let device = match &*opened {
         Some(device) => device.make_current().map(|()| Arc::clone(device)),
-        None => Device::open(ORDINAL).map(|device| Arc::clone(opened.insert(Arc::new(device)))),
+        None => Device::open(ORDINAL.load(Ordering::Relaxed))
+            .map(|device| Arc::clone(opened.insert(Arc::new(device)))),
     };
     device.map_err(|error| LoadError::device(name, error))
 }

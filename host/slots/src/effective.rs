@@ -9,7 +9,6 @@ use crate::rule::Rule;
 use crate::seam::{Op, Seam, Topology};
 use crate::selector::{Scope, Selector};
 use crate::snapshot::Layout;
-use hotseam_loader::Device;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -32,16 +31,13 @@ pub(crate) struct Deciders {
     pub(crate) last: usize,
 }
 
-/// Where the engine has the memory that it hands to variants.
-const ENGINE: Device = Device::Cpu;
-
 /// Checks a rule against the model and loads its variant. `lenient`: a rule for another topology is accepted and has
 /// no effect, so that one list serves both.
 pub(crate) fn resolve(registry: &Registry, rule: &Rule, lenient: bool) -> Result<Resolved, SlotsError> {
     let active = check(rule.select(), registry.geometry(), lenient)?;
     let mut generation = None;
     if let Some(spec) = rule.variant() {
-        let loaded = registry.generation_on(ENGINE, spec)?;
+        let loaded = registry.generation_on(registry.device(), spec)?;
         let (expected, found) = (rule.select().seam, loaded.seam);
         if expected != found {
             let (selector, variant) = (rule.select().to_string(), spec.to_string());

@@ -95,7 +95,14 @@ fn slots_after(config: &Config, model: &ModelConfig, server: bool) -> Result<Slo
         .map_err(|unusable| Failure::usage(config.error_at(&unusable.field, unusable.error.to_string())))?;
     let marker = if server { crash::recovered(&loader, &owner(config)) } else { None };
     let geometry = Geometry::new(model, topology(config));
-    let slots = Slots::new(Registry::new(loader, geometry));
+    let device = match config.engine.device {
+        hotseam_config::Device::Cpu => hotseam_loader::Device::Cpu,
+        hotseam_config::Device::Cuda(ordinal) => {
+            hotseam_loader::init_device(ordinal);
+            hotseam_loader::Device::Cuda
+        }
+    };
+    let slots = Slots::new(Registry::new(loader, geometry).on(device));
     for (name, _) in config.assignments.iter() {
         if crash::restored(marker.as_ref(), &slots, name) {
             continue;

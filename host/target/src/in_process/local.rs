@@ -63,5 +63,5 @@ pub(super) fn fresh(old: &Slots, topology: Topology) -> Result<Arc<Slots>, Refus
     let registry = old.registry();
     let loader = registry.loader().again()?;
     let geometry = Geometry { topology, ..registry.geometry().clone() };
-    Ok(Arc::new(Slots::new(Registry::new(loader, geometry))))
+    Ok(Arc::new(Slots::new(Registry::new(loader, geometry).on(registry.device()))))
 }
