@@ -31,7 +31,7 @@ pub(crate) fn code(error: &CudaError) -> u16 {
     match error {
         CudaError::NoDriver { .. } | CudaError::NotADriver { .. } => 106,
         CudaError::OldDriver { .. } | CudaError::NoDevice { .. } | CudaError::NoImage { .. } => 105,
-        CudaError::Memory { .. } | CudaError::Call { .. } | CudaError::NoKernel { .. } => 303,
+        CudaError::Memory { .. } | CudaError::Call { .. } | CudaError::NoKernel { .. } => 305,
     }
 }
 
@@ -55,8 +55,8 @@ mod tests {
         for (error, number, words) in [
             (CudaError::NoDriver { searched: vec!["libcuda.so".into()] }, 106, "Install the NVIDIA driver"),
             (CudaError::NoDevice { ordinal: 0, count: 0 }, 105, "Look at nvidia-smi"),
-            (memory, 303, "out of device memory: weights takes 2 bytes"),
-            (call, 303, "(UNKNOWN: unknown). Look at the device with nvidia-smi"),
+            (memory, 305, "out of device memory: weights takes 2 bytes"),
+            (call, 305, "(UNKNOWN: unknown). Look at the device with nvidia-smi"),
         ] {
             let error = LoadError::device("moe/x", error);
             assert_eq!(error.code(), number);
