@@ -28,9 +28,15 @@ pub(crate) fn version(text: &str) -> Option<(u32, u32)> {
 pub(crate) fn check(name: &str, needed: &Cuda) -> Result<(), LoadError> {
     lift_address_space();
     let answer = ask();
-    if let Err(CudaError::NoDriver { .. }) = answer {
+    if let Err(CudaError::NoDriver { searched }) = &answer {
         // Says where the system looks, or that there is a stub.
-        libraries::check_for(name, DRIVER, &format!(" of {needed}"))?;
+        libraries::check_for(name, DRIVER, &format!(" of {needed}")).map_err(|error| match error {
+            LoadError::Library { name, needed, found, next } => {
+                let found = format!("{found} for {}", searched.join(", "));
+                LoadError::Library { name, needed, found, next }
+            }
+            other => other,
+        })?;
     }
     judge(name, needed, answer)
 }

@@ -5,12 +5,11 @@ use hotseam_cuda::{CudaError, Device};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Which of the driver's devices.
+/// Which of the driver's devices; CUDA_VISIBLE_DEVICES decides what that is.
 static ORDINAL: AtomicU32 = AtomicU32::new(0);
 
-/// Chooses the device of plugins that run on one, by its number among those that CUDA_VISIBLE_DEVICES leaves; 0 unless it is
-/// called. For the start of a process: a device that is open stays.
-pub fn use_device(ordinal: u32) {
+/// Says which of the driver's devices instances run on from now on, if it is not the first. Once a device is open, it stays.
+pub fn init_device(ordinal: u32) {
     ORDINAL.store(ordinal, Ordering::Relaxed);
 }
 
@@ -21,7 +20,8 @@ pub(crate) fn open(name: &str) -> Result<Arc<Device>, LoadError> {
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     let device = match &*opened {
         Some(device) => device.make_current().map(|()| Arc::clone(device)),
-        None => Device::open(ORDINAL.load(Ordering::Relaxed)).map(|device| Arc::clone(opened.insert(Arc::new(device)))),
+        None => Device::open(ORDINAL.load(Ordering::Relaxed))
+            .map(|device| Arc::clone(opened.insert(Arc::new(device)))),
     };
     device.map_err(|error| LoadError::device(name, error))
 }
@@ -31,7 +31,7 @@ pub(crate) fn code(error: &CudaError) -> u16 {
     match error {
         CudaError::NoDriver { .. } | CudaError::NotADriver { .. } => 106,
         CudaError::OldDriver { .. } | CudaError::NoDevice { .. } | CudaError::NoImage { .. } => 105,
-        CudaError::Memory { .. } | CudaError::Call { .. } | CudaError::NoKernel { .. } => 303,
+        CudaError::Memory { .. } | CudaError::Call { .. } | CudaError::NoKernel { .. } => 305,
     }
 }
 
@@ -55,8 +55,8 @@ mod tests {
         for (error, number, words) in [
             (CudaError::NoDriver { searched: vec!["libcuda.so".into()] }, 106, "Install the NVIDIA driver"),
             (CudaError::NoDevice { ordinal: 0, count: 0 }, 105, "Look at nvidia-smi"),
-            (memory, 303, "out of device memory: weights takes 2 bytes"),
-            (call, 303, "(UNKNOWN: unknown). Look at the device with nvidia-smi"),
+            (memory, 305, "out of device memory: weights takes 2 bytes"),
+            (call, 305, "(UNKNOWN: unknown). Look at the device with nvidia-smi"),
         ] {
             let error = LoadError::device("moe/x", error);
             assert_eq!(error.code(), number);

@@ -42,7 +42,7 @@ mod state;
 mod suggest;
 mod verify;
 
-pub use device::use_device;
+pub use device::init_device;
 pub use error::LoadError;
 pub use instance::{Instance, Shape};
 pub use loader::{Description, Loader, LoaderConfig};

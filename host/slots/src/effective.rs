@@ -9,7 +9,6 @@ use crate::rule::Rule;
 use crate::seam::{Op, Seam, Topology};
 use crate::selector::{Scope, Selector};
 use crate::snapshot::Layout;
-use hotseam_loader::Device;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -38,9 +37,7 @@ pub(crate) fn resolve(registry: &Registry, rule: &Rule, lenient: bool) -> Result
     let active = check(rule.select(), registry.geometry(), lenient)?;
     let mut generation = None;
     if let Some(spec) = rule.variant() {
-        // Transports run on the CPU, whatever they move.
-        let device = if rule.select().seam == Seam::KvTransport { Device::Cpu } else { registry.device() };
-        let loaded = registry.generation_on(device, spec)?;
+        let loaded = registry.generation_on(registry.device(), spec)?;
         let (expected, found) = (rule.select().seam, loaded.seam);
         if expected != found {
             let (selector, variant) = (rule.select().to_string(), spec.to_string());

@@ -49,8 +49,8 @@ pub enum SlotsError {
     /// A variant runs on another device than what is to call it.
     #[error(
         "E-PLUG-210 variant `{variant}` runs on another device than the engine: expected {expected}, found {found}. Choose \
-         a variant that runs on {expected}; `hotseam plugin check` and `hotseam plugin bench` run this one where it \
-         belongs.", expected = expected.name(), found = found.name()
+         a variant that runs on {expected}, or set `engine.device`; `hotseam plugin check` and `hotseam plugin bench` run \
+         this one where it belongs.", expected = expected.name(), found = found.name()
     )]
     Device {
         /// The variant.

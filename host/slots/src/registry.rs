@@ -42,23 +42,17 @@ pub struct Loaded {
 }
 
 impl Registry {
-    /// A registry of the plugins that `loader` finds, for a model of this geometry.
+    /// A registry of the plugins that `loader` finds, for a model of this geometry whose steps run on the CPU.
     pub fn new(loader: Loader, geometry: Geometry) -> Self {
-        Self {
-            loader,
-            geometry,
-            device: Device::Cpu,
-            next_id: AtomicU64::new(1),
-            live: Mutex::default(),
-        }
+        Self { loader, geometry, device: Device::Cpu, next_id: AtomicU64::new(1), live: Mutex::default() }
     }
 
-    /// For variants that run on `device`, transports apart.
+    /// The same for steps that run on `device`.
     pub fn on(self, device: Device) -> Self {
         Self { device, ..self }
     }
 
-    /// Where variants run, transports apart.
+    /// Where steps run: assignments have variants that run there, and transports, which move what they are given.
     pub fn device(&self) -> Device {
         self.device
     }
@@ -86,7 +80,8 @@ impl Registry {
         self.resolve(spec, None, &mut Vec::new())
     }
 
-    /// As [`Registry::generation`], of a variant that runs on `device`, so that memory of that device may be given to it.
+    /// As [`Registry::generation`], of a variant that runs on `device`, so that memory of that device may be given to it, or
+    /// of a transport that runs on the CPU.
     ///
     /// # Errors
     /// Those, and [`SlotsError::Device`] before an instance is made.
@@ -103,7 +98,8 @@ impl Registry {
     ) -> Result<Arc<Generation>, SlotsError> {
         let plugin = self.loader.open(&spec.name)?;
         let found = plugin.manifest().device;
-        if let Some(expected) = device.filter(|expected| *expected != found) {
+        let transport = plugin.seam() == Seam::KvTransport.id() && found == Device::Cpu;
+        if let Some(expected) = device.filter(|expected| *expected != found && !transport) {
             return Err(SlotsError::Device { variant: spec.to_string(), expected, found });
         }
         let options = plugin.manifest().canonical(spec.options())?;

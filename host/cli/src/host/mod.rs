@@ -97,7 +97,7 @@ fn slots_after(config: &Config, model: &ModelConfig, server: bool) -> Result<Slo
     let geometry = Geometry::new(model, topology(config));
     let device = device(config);
     if let Device::Cuda(ordinal) = device {
-        hotseam_loader::use_device(ordinal);
+        hotseam_loader::init_device(ordinal);
     }
     let slots = Slots::new(Registry::new(loader, geometry).on(device.of_variants()));
     for (name, _) in config.assignments.iter() {
