@@ -88,7 +88,7 @@ fn run(weights: Weights, variant: &str, lengths: &[usize]) -> Vec<Vec<f32>> {
 /// [`run`] with these rules and sizes.
 fn run_with(weights: Weights, rules: Vec<Rule>, sizes: EngineConfig, lengths: &[usize]) -> Vec<Vec<f32>> {
     let model = nano(weights);
-    let slots = slots(&model, sizes.topology, rules);
+    let slots = slots(&model, &sizes, rules);
     let engine = Engine::start(model, slots, sizes).unwrap_or_else(|e| panic!("{e}"));
     let tokens = goldens::ladder(Checkpoint::Nano).tokens;
     let last = |length: &usize| logits(engine.submit(tapped(&tokens[..*length])).unwrap()).pop().unwrap().1;
@@ -124,7 +124,7 @@ fn matrix_tiles_give_the_logits_of_truth() {
     let asked = EngineConfig { amx: true, ..config() };
     if let Err(missing) = Amx::detect() {
         eprintln!("no tiles here: {missing}");
-        let slots = slots(&model, config().topology, all("cpu-stock"));
+        let slots = slots(&model, &config(), all("cpu-stock"));
         let refused = Engine::start(model, slots, asked).err().expect("a machine without tiles").to_string();
         assert!(refused.contains("engine.amx") && refused.contains(&missing.to_string()), "{refused}");
         return;

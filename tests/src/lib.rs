@@ -4,13 +4,14 @@
 //! comes first (`scripts/test` does it).
 
 pub mod answers;
+pub mod cuda;
 pub mod goldens;
 pub mod http;
 pub mod pairs;
 pub mod routers;
 
 use hotseam_checkpoint::random::Preset;
-use hotseam_engine::{Engine, EngineConfig, Event, Handle, Request, Topology};
+use hotseam_engine::{Engine, EngineConfig, Event, Handle, Request};
 use hotseam_loader::Loader;
 use hotseam_model::Model;
 use hotseam_slots::{Geometry, Registry, Rule, Slots};
@@ -94,10 +95,11 @@ pub fn rule(select: &str, variant: &str) -> Rule {
     Rule::new(select, Some(variant.parse().expect("a variant"))).expect("a rule")
 }
 
-/// Assignments over the built plugins; `live` is `rules`.
-pub fn slots(model: &Model, topology: Topology, rules: Vec<Rule>) -> Arc<Slots> {
+/// Assignments over the built plugins for an engine of this configuration; `live` is `rules`.
+pub fn slots(model: &Model, config: &EngineConfig, rules: Vec<Rule>) -> Arc<Slots> {
     let loader = Loader::new(vec![plugins()]).expect("a plugin directory");
-    let slots = Slots::new(Registry::new(loader, Geometry::new(&model.config, topology)));
+    let registry = Registry::new(loader, Geometry::new(&model.config, config.topology));
+    let slots = Slots::new(registry.on(config.device.of_variants()));
     slots.define("live", rules).unwrap_or_else(|e| panic!("{e}"));
     Arc::new(slots)
 }
@@ -105,7 +107,7 @@ pub fn slots(model: &Model, topology: Topology, rules: Vec<Rule>) -> Arc<Slots> 
 /// An engine over a checkpoint.
 pub fn engine(checkpoint: Checkpoint, rules: Vec<Rule>, config: EngineConfig) -> Engine {
     let model = checkpoint.model();
-    let slots = slots(&model, config.topology, rules);
+    let slots = slots(&model, &config, rules);
     Engine::start(model, slots, config).unwrap_or_else(|e| panic!("{e}"))
 }
 

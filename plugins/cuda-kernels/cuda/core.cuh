@@ -29,7 +29,7 @@ struct CoreRow {
     // First position of the window, its positions, and all keys, of which some may not be there.
     long long first;
     unsigned window, keys;
-    // Complete entries: what ids must be below.
+    // Complete entries, which ids are below.
     long long complete;
     const int *ids;
     unsigned part;      // keys of a part
@@ -42,10 +42,12 @@ DEVICE bool core_row(const CoreParams &p, long long row, CoreRow &r) {
     long long position = p.batch.positions[row];
     r.row = row;
     r.seq = p.batch.row_seq[row];
-    if (position < 0 || r.seq < 0 || r.seq >= p.batch.n_seqs) return false;
+    if (position < 0 || position >= a.rope.cos.shape[0] || r.seq < 0 || r.seq >= p.batch.n_seqs) return false;
     r.first = position + 1 > a.window ? position + 1 - a.window : 0;
     r.window = (unsigned)(position + 1 - r.first);
-    r.complete = a.ratio == 0 ? 0 : (position + 1) / a.ratio;
+    // No more than the table maps, which is what the launcher has counted parts for.
+    long long mapped = (long long)a.entries.table_width * a.entries.entries_per_page;
+    r.complete = a.ratio == 0 ? 0 : min((position + 1) / a.ratio, mapped);
     r.ids = a.ratio == 0 || a.ids == nullptr ? nullptr : a.ids + row * a.ids_width;
     r.keys = r.window + (r.ids == nullptr ? (unsigned)r.complete : a.ids_width);
     unsigned strides = max((r.keys + CORE_STRIDE - 1) / CORE_STRIDE, 1u);

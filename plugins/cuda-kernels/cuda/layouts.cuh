@@ -271,7 +271,7 @@ DEVICE void store_word(unsigned char *to, unsigned word) {
     for (int i = 0; i < 4; i++) to[i] = (unsigned char)(word >> 8 * i);
 }
 
-DEVICE void store_bf16(unsigned char *to, const float (&v)[4]) {
+DEVICE void store_bf16_four(unsigned char *to, const float (&v)[4]) {
     unsigned low = bf16_bits(v[0]) | bf16_bits(v[1]) << 16, high = bf16_bits(v[2]) | bf16_bits(v[3]) << 16;
     if (((size_t)to & 7) == 0) {
         *(uint2 *)to = make_uint2(low, high);
@@ -308,7 +308,7 @@ template <unsigned N> DEVICE void row_encode(WarpRow<N> &row, const HotseamPoolR
     case HOTSEAM_LAYOUT_KEY_BF16:
 #pragma unroll
         for (unsigned n = 0; n < N; n++) {
-            if (row_place(n) < dim) store_bf16(entry.data + 2 * row_place(n), row.v[n]);
+            if (row_place(n) < dim) store_bf16_four(entry.data + 2 * row_place(n), row.v[n]);
         }
         break;
     case HOTSEAM_LAYOUT_KV_FP8_DS_MLA: {
@@ -327,7 +327,7 @@ template <unsigned N> DEVICE void row_encode(WarpRow<N> &row, const HotseamPoolR
                 store_word(entry.data + i, e4m3_word(row.v[n], 1.0f / e8m0_value(scale)));
                 if (i % 64 == 0) entry.scale[i / 64] = (unsigned char)scale;
             } else if (i < dim) {
-                store_bf16(entry.data + 2 * i - nope, row.v[n]);
+                store_bf16_four(entry.data + 2 * i - nope, row.v[n]);
             }
         }
         for (unsigned g = (nope + 63) / 64 + lane; g < pool.scale_bytes; g += 32) entry.scale[g] = 0;

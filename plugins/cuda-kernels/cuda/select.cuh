@@ -9,7 +9,7 @@ struct SelectParams {
     HotseamBatch batch;
     // Of the rows of this launch: `[rows, heads, dim]` queries, `[rows, heads]` weights, `[rows, width]` scores.
     float *q, *weights, *scores;
-    // First row of this launch, its rows, and the most entries that a row can have, rounded up to four.
+    // First row of this launch, its rows, and the most entries that a row can have.
     unsigned first_row, rows, width;
 };
 
@@ -88,16 +88,17 @@ DEVICE void project_many(const SelectParams &p, float *shared) {
         of = project(p, true);
         block -= blocks;
     }
-    bool narrow = of.weights ? p.args.weights_proj.dtype != HOTSEAM_DTYPE_F32
+    bool narrow = of.weights ? p.args.weights_proj.dtype == HOTSEAM_DTYPE_BF16
                              : p.args.wq_b.format != HOTSEAM_WEIGHT_FORMAT_F32;
     many_rows(
         narrow, [&](int r) -> const float * { return first + r < p.rows ? of.x + (first + r) * of.k : nullptr; },
         [&](int o) { return project_row(p, of, block * TILE + o); }, of.k, shared,
         [&](int r, int o, float low, float high) {
-            long long row = first + r, n = block * TILE + o;
-            if (row >= p.rows) return;
-            if (n < of.n) of.y[row * of.n + n] = low;
-            if (n + 1 < of.n) of.y[row * of.n + n + 1] = high;
+            long long n = block * TILE + o;
+            if (first + r >= p.rows) return;
+            float *y = of.y + (first + r) * of.n + n;
+            if (n < of.n) y[0] = low;
+            if (n + 1 < of.n) y[1] = high;
         });
 }
 

@@ -66,7 +66,7 @@ impl Indexer {
             scores: 0,
             first_row: 0,
             rows: 0,
-            width: entries.next_multiple_of(4),
+            width: entries,
         };
         let mut most = MOST_ROWS;
         if scored && batch.n_rows > 0 {

@@ -1,0 +1,234 @@
+//! Steps on a CUDA device: logits against truth on the CPU, graphs against single calls, and swaps under load. On the device that
+//! `scripts/cuda-emulator` makes, or with `HOTSEAM_CUDA=device` on the machine's own, where lengths and loads are larger.
+
+use hotseam_engine::{Engine, EngineConfig, Event, Request};
+use hotseam_slots::LayoutPolicy;
+use hotseam_tests::cuda::{device, is_real, stock};
+use hotseam_tests::{
+    Checkpoint, all, argmax, config, cuda, difference, engine, goldens, logits, plugins, rule, tapped,
+};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Goal of a bf16 cache: largest difference over the range of the logits.
+const BF16_BOUND: f32 = 2e-3;
+/// Of an f32 cache: rounding of f32 alone.
+const F32_BOUND: f32 = 2e-5;
+/// Places of the largest logits that are compared as sets.
+const TOP: usize = 10;
+
+fn sizes() -> EngineConfig {
+    EngineConfig { max_seqs: 8, max_context: 4096, ..config() }
+}
+
+fn top(logits: &[f32]) -> BTreeSet<usize> {
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_unstable_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+    order.into_iter().take(TOP).collect()
+}
+
+/// Logits of every position of prompts of these lengths, on the device against truth.
+fn ladder(kv: &str, lengths: &[usize], bound: f32) {
+    let tokens = goldens::ladder(Checkpoint::Nano).tokens;
+    let truth = engine(Checkpoint::Nano, all("truth"), config());
+    let on_device = cuda::engine(&Checkpoint::Nano.model(), stock(kv, "f32"), sizes());
+    let (mut worst, mut overlap, mut same, mut rows) = ((0.0f32, 0, 0), 1.0f64, 0, 0);
+    for length in lengths {
+        let of = |engine: &Engine| logits(engine.submit(tapped(&tokens[..*length])).expect("taken"));
+        let (want, got) = (of(&truth), of(&on_device));
+        assert_eq!(got.len(), want.len(), "length {length}");
+        for ((position, got), (_, want)) in got.iter().zip(&want) {
+            let d = difference(got, want);
+            assert!(!d.is_nan(), "{kv}, length {length}, position {position}: not a number");
+            if d > worst.0 {
+                worst = (d, *length, *position);
+            }
+            overlap = overlap.min(top(got).intersection(&top(want)).count() as f64 / TOP as f64);
+            same += usize::from(argmax(got) == argmax(want));
+            rows += 1;
+        }
+    }
+    println!(
+        "kv {kv}: {} lengths to {}, {rows} rows: worst {:.2e} of the range (length {}, position {}), goal {bound:.0e}; lowest \
+         overlap of the top {TOP} {overlap:.2}; {same} of {rows} arg-maxes equal",
+        lengths.len(),
+        lengths.last().expect("a length"),
+        worst.0,
+        worst.1,
+        worst.2
+    );
+    assert!(worst.0 < bound, "{kv}: {:e} at length {}, position {}", worst.0, worst.1, worst.2);
+}
+
+fn lengths() -> &'static [usize] {
+    match is_real() {
+        true => &[
+            1, 2, 3, 4, 5, 63, 64, 65, 127, 128, 129, 255, 256, 257, 258, 259, 260, 511, 512, 513, 1023,
+            1024, 1025, 2044, 2047, 2048, 2049, 2052,
+        ],
+        false => &[1, 5, 130],
+    }
+}
+
+#[test]
+fn logits_of_f32_caches_are_those_of_truth() {
+    if device() {
+        ladder("f32", lengths(), F32_BOUND);
+    }
+}
+
+#[test]
+fn logits_of_bf16_caches_are_near_those_of_truth() {
+    if device() {
+        ladder("bf16", lengths(), BF16_BOUND);
+    }
+}
+
+/// Tokens and logits of several requests at once.
+fn together(engine: &Engine, prompts: &[&[u32]], max_tokens: usize) -> Vec<Vec<(u32, Vec<f32>)>> {
+    let request = |prompt: &&[u32]| Request {
+        max_tokens,
+        tap_logits: true,
+        ..Request::greedy(prompt.to_vec(), max_tokens)
+    };
+    let handles: Vec<_> = prompts.iter().map(|p| engine.submit(request(p)).expect("taken")).collect();
+    handles.into_iter().map(logits).collect()
+}
+
+/// Requests come and go, so that steps of several numbers of rows are recorded, padded and launched again; groups of both ratios
+/// close on the way.
+#[test]
+fn graphs_give_the_bits_of_single_calls() {
+    if !device() {
+        return;
+    }
+    let tokens = goldens::ladder(Checkpoint::Nano).tokens;
+    let prompts: [&[u32]; 3] = [&tokens[..5], &tokens[7..127 + 7], &tokens[20..62 + 20]];
+    let run = |graphs: bool| {
+        let engine =
+            cuda::engine(&Checkpoint::Nano.model(), stock("bf16", "f32"), EngineConfig { graphs, ..sizes() });
+        let all = together(&engine, &prompts, 7);
+        let first = together(&engine, &prompts[..1], 4);
+        assert_eq!(engine.stats().free_pages, engine.stats().total_pages, "all pages came back");
+        [all, first].concat()
+    };
+    let (graphs, calls) = (run(true), run(false));
+    for (request, (a, b)) in graphs.iter().zip(&calls).enumerate() {
+        assert_eq!(a.len(), b.len(), "request {request}");
+        for ((position, a), (_, b)) in a.iter().zip(b) {
+            let equal = a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(equal, "request {request}, position {position}: {:e}", difference(a, b));
+        }
+    }
+}
+
+const SEAMS: [&str; 4] = ["attention", "indexer", "moe", "mhc"];
+
+/// A copy of a stock plugin with another hash, inside the plugin directory, since the loader refuses files from elsewhere.
+fn twin(dir: &tempfile::TempDir, seam: &str) -> PathBuf {
+    let name = format!("libhotseam_{seam}_cuda_stock.so");
+    let mut bytes = std::fs::read(plugins().join(&name)).expect("a built plugin");
+    bytes.extend_from_slice(b"another hash");
+    let path = dir.path().join(name);
+    std::fs::write(&path, bytes).expect("writable");
+    path
+}
+
+/// Streams run while every seam is swapped to and fro. No request fails, tokens stay the same, and no gap between two tokens is
+/// longer than a swap of one decode step may make it.
+#[test]
+fn every_seam_is_swapped_under_load_with_graphs() {
+    if !device() {
+        return;
+    }
+    let (streams, answer, least) = if is_real() { (8, 160, 100) } else { (2, 10, 8) };
+    let tokens = goldens::ladder(Checkpoint::Nano).tokens;
+    let engine = cuda::engine(&Checkpoint::Nano.model(), stock("bf16", "f32"), sizes());
+    let (started, gaps) = (Instant::now(), std::sync::Mutex::new(Vec::new()));
+    let answers = || -> Vec<Vec<u32>> {
+        let handles: Vec<_> = (0..streams)
+            .map(|i| {
+                let prompt = tokens[i * 11..i * 11 + 20 + i * 31].to_vec();
+                engine.submit(Request::greedy(prompt, answer)).expect("taken")
+            })
+            .collect();
+        std::thread::scope(|scope| {
+            let read = |handle: hotseam_engine::Handle| {
+                let (mut ids, mut last) = (Vec::new(), None::<Instant>);
+                loop {
+                    match handle.recv() {
+                        Some(Event::Token { id, .. }) => {
+                            let now = Instant::now();
+                            if let Some(last) = last.replace(now) {
+                                gaps.lock().expect("no reader panics").push(now - last);
+                            }
+                            ids.push(id);
+                        }
+                        Some(Event::Done { .. }) => return ids,
+                        Some(Event::Failed { code, message }) => panic!("{code}: {message}"),
+                        Some(_) => {}
+                        None => panic!("the engine stopped"),
+                    }
+                }
+            };
+            let readers: Vec<_> = handles.into_iter().map(|h| scope.spawn(move || read(h))).collect();
+            readers.into_iter().map(|r| r.join().expect("a reader")).collect()
+        })
+    };
+    let want = answers();
+    let quiet = take(&gaps);
+    let dir = tempfile::Builder::new().prefix("twins-").tempdir_in(plugins()).expect("a directory");
+    let twins: Vec<PathBuf> = SEAMS.iter().map(|seam| twin(&dir, seam)).collect();
+    let done = AtomicBool::new(false);
+    let swaps = std::thread::scope(|scope| {
+        let swapper = scope.spawn(|| {
+            let mut swaps = 0;
+            while swaps < least && !done.load(Ordering::Relaxed) {
+                let (seam, options) = (SEAMS[swaps % 4], ["{kv: bf16}", "{keys: f32}", "", ""][swaps % 4]);
+                let variant = match (swaps / 4) % 2 {
+                    0 => format!("{}{options}", twins[swaps % 4].display()),
+                    _ => format!("{seam}/cuda-stock{options}"),
+                };
+                let select = if swaps % 3 == 0 && seam != "indexer" {
+                    format!("{seam}@decode:layers=2-6")
+                } else {
+                    seam.into()
+                };
+                let report = engine.slots().swap("live", rule(&select, &variant), LayoutPolicy::Refuse);
+                report.unwrap_or_else(|e| panic!("swap {swaps}, {select} to {variant}: {e}"));
+                swaps += 1;
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            swaps
+        });
+        let mut rounds = 0;
+        while !swapper.is_finished() {
+            assert_eq!(answers(), want, "round {rounds}");
+            rounds += 1;
+        }
+        done.store(true, Ordering::Relaxed);
+        swapper.join().expect("every swap is made")
+    });
+    let busy = take(&gaps);
+    let at = |gaps: &[Duration], percent: usize| gaps[(gaps.len() - 1) * percent / 100].as_secs_f64() * 1e3;
+    println!(
+        "{swaps} swaps under {streams} streams with graphs, no failed request, tokens equal, {:.0} s; gaps between tokens, p50, \
+         p99 and longest: {:.2}, {:.2}, {:.2} ms without swaps, {:.2}, {:.2}, {:.2} ms with",
+        started.elapsed().as_secs_f64(),
+        at(&quiet, 50),
+        at(&quiet, 99),
+        at(&quiet, 100),
+        at(&busy, 50),
+        at(&busy, 99),
+        at(&busy, 100)
+    );
+    assert!(swaps >= least);
+}
+
+fn take(gaps: &std::sync::Mutex<Vec<Duration>>) -> Vec<Duration> {
+    let mut taken = std::mem::take(&mut *gaps.lock().expect("no reader panics"));
+    taken.sort_unstable();
+    taken
+}
