@@ -29,10 +29,12 @@ fn top(logits: &[f32]) -> BTreeSet<usize> {
     order.into_iter().take(TOP).collect()
 }
 
-/// Logits of every position of prompts of these lengths, on the device against truth.
+/// Logits of every position of prompts of these lengths, on the device against truth over the same entries.
 fn ladder(kv: &str, lengths: &[usize], bound: f32) {
     let tokens = goldens::ladder(Checkpoint::Nano).tokens;
-    let truth = engine(Checkpoint::Nano, all("truth"), config());
+    let mut rules = all("truth");
+    rules.push(rule("attention", &format!("attention/truth{{kv: {kv}}}")));
+    let truth = engine(Checkpoint::Nano, rules, config());
     let on_device = cuda::engine(&Checkpoint::Nano.model(), stock(kv, "f32"), sizes());
     let (mut worst, mut overlap, mut same, mut rows) = ((0.0f32, 0, 0), 1.0f64, 0, 0);
     for length in lengths {
