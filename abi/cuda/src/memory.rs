@@ -76,7 +76,11 @@ pub fn copy_to_device<T: Copy>(to: u64, from: &[T]) -> Result<()> {
         return Ok(());
     }
     // SAFETY: the source is borrowed for its length; the driver checks the destination.
-    check("cuMemcpyHtoD", unsafe { sys::cuMemcpyHtoD_v2(to, from.as_ptr().cast(), size_of_val(from)) })
+    unsafe {
+        check("cuMemcpyHtoD", sys::cuMemcpyHtoD_v2(to, from.as_ptr().cast(), size_of_val(from)))?;
+        // The driver returns once a small source has been staged; other streams would run before it has arrived.
+        check("cuStreamSynchronize", sys::cuStreamSynchronize(std::ptr::null_mut()))
+    }
 }
 
 /// Copies host memory to the device, after what is on `stream` and before what comes. The source may be changed once this

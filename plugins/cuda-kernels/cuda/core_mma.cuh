@@ -128,6 +128,8 @@ DEVICE void mma_softmax(const CoreParams &p, MmaBlock &b, unsigned tile) {
         }
 #pragma unroll
         for (unsigned step = 1; step < 16; step *= 2) total += __shfl_xor_sync(ALL_LANES, total, step);
+        // All lanes have read the state that one of them changes.
+        __syncwarp();
         if (lane == 0) {
             b.shared->state[head] = CoreState{most, fmaf(state.weight, before, total)};
             b.shared->before[head] = before;
