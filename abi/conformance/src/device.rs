@@ -122,14 +122,14 @@ impl DeviceMemory {
             ..ctx
         };
         let [begin, end] = &self.events;
-        begin.record(&self.stream)?;
+        begin.record(self.stream.raw())?;
         let code = call(case, &ctx);
         if code != hotseam_abi::OK {
             // What the variant says of its failure says more than what the driver says afterwards.
             let _ = self.stream.synchronize();
             return Ok((code, 0.0));
         }
-        end.record(&self.stream)?;
+        end.record(self.stream.raw())?;
         self.stream.synchronize()?;
         let seconds = end.seconds_since(begin)?;
         self.download(case)?;

@@ -62,13 +62,13 @@ impl Event {
         Ok(Self(event))
     }
 
-    /// Marks the end of what is on the stream now.
+    /// Marks the end of what is on a stream of the current context now; `stream` is as it crosses the contract.
     ///
     /// # Errors
     /// If the driver refuses.
-    pub fn record(&self, stream: &Stream) -> Result<()> {
-        // SAFETY: both are alive.
-        check("cuEventRecord", unsafe { sys::cuEventRecord(self.0, stream.0) })
+    pub fn record(&self, stream: u64) -> Result<()> {
+        // SAFETY: the event is alive; the driver checks the stream.
+        check("cuEventRecord", unsafe { sys::cuEventRecord(self.0, stream as CUstream) })
     }
 
     /// Seconds from `earlier` to this event; waits for it.

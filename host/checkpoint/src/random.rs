@@ -4,6 +4,7 @@
 //! far from symmetric, index scores have both signs.
 
 mod fill;
+pub mod shaped;
 
 use std::fmt;
 use std::path::Path;

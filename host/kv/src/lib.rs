@@ -8,6 +8,7 @@
 //! Nothing here knows plugins or tensor names; a step is described to plugins by a [`Plan`].
 
 mod alloc;
+mod copies;
 mod error;
 mod footprint;
 mod handoff;

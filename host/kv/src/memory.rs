@@ -2,7 +2,7 @@
 
 use crate::store::Place as Where;
 use hotseam_abi::device;
-use hotseam_cuda::{Buffer, CudaError, copy_from_device, copy_to_device};
+use hotseam_cuda::{Buffer, CudaError, copy_from_device, copy_on_device, copy_to_device};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -163,6 +163,23 @@ impl Memory {
             }
             // SAFETY: the caller's contract.
             _ => Ok(to.extend_from_slice(unsafe { std::slice::from_raw_parts(from, len) })),
+        }
+    }
+
+    /// Copies `len` bytes from one offset to another that is as far away at least, in order with what a device was told before.
+    ///
+    /// # Errors
+    /// If the device refuses.
+    ///
+    /// # Safety
+    /// As for [`Memory::write`].
+    pub(crate) unsafe fn copy_within(&self, from: usize, to: usize, len: usize) -> Result<(), CudaError> {
+        // SAFETY: inside the block by the caller's contract.
+        let (from, to) = unsafe { (self.ptr.add(from), self.ptr.add(to)) };
+        match self.place {
+            Place::Device(..) => copy_on_device(to as u64, from as u64, len, 0),
+            // SAFETY: the caller's contract.
+            _ => Ok(unsafe { to.copy_from_nonoverlapping(from, len) }),
         }
     }
 

@@ -17,16 +17,16 @@ pub(super) fn tensors(preset: Preset) -> Vec<NamedTensor> {
 }
 
 /// SplitMix64.
-struct Stream(u64);
+pub(super) struct Stream(u64);
 
 impl Stream {
     /// Seeded with the FNV-1a hash of `name`.
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         Self(name.bytes().fold(0xcbf2_9ce4_8422_2325, mix))
     }
 
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -35,7 +35,7 @@ impl Stream {
     }
 
     /// Near-normal value of mean 0 and variance 1, within +-6.
-    fn normal(&mut self) -> f32 {
+    pub(super) fn normal(&mut self) -> f32 {
         let sum: u64 =
             (0..3).map(|_| self.next()).map(|z| (0..4).map(|i| (z >> (16 * i)) & 0xffff).sum::<u64>()).sum();
         // Twelve values of mean 65535/2; each over 65536 has variance 1/12. All steps are exact.
