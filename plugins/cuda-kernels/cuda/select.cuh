@@ -88,17 +88,16 @@ DEVICE void project_many(const SelectParams &p, float *shared) {
         of = project(p, true);
         block -= blocks;
     }
-    float acc[8][4];
-    many_rows([&](int r) -> const float * { return first + r < p.rows ? of.x + (first + r) * of.k : nullptr; },
-              [&](int o) { return project_row(p, of, block * TILE + o); }, of.k, shared, acc);
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            long long row = first + tile_row() + i, n = block * TILE + tile_output() + j;
-            if (row < p.rows && n < of.n) of.y[row * of.n + n] = acc[i][j];
-        }
-    }
+    many_rows(
+        project_row(p, of, 0).format != HOTSEAM_WEIGHT_FORMAT_F32,
+        [&](int r) -> const float * { return first + r < p.rows ? of.x + (first + r) * of.k : nullptr; },
+        [&](int o) { return project_row(p, of, block * TILE + o); }, of.k, shared,
+        [&](int r, int o, float low, float high) {
+            long long row = first + r, n = block * TILE + o;
+            if (row >= p.rows) return;
+            if (n < of.n) of.y[row * of.n + n] = low;
+            if (n + 1 < of.n) of.y[row * of.n + n + 1] = high;
+        });
 }
 
 // Ropes a query and rounds it as keys are rounded; what the rounding leaves as a factor goes to the head's weight, and with it
