@@ -7,6 +7,7 @@
 //! The engine does embedding, norms, dense projections, rope on queries, inverse rope, grouped output projection,
 //! shared expert, head and sampling; the seams do the rest, through [`hotseam_slots`].
 
+pub mod bench;
 mod config;
 mod disagg;
 mod engine;

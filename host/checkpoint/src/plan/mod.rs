@@ -118,6 +118,14 @@ pub fn plan(path: &Path, request: Request) -> Result<Plan, CheckpointError> {
     Ok(plan)
 }
 
+/// The geometry of a `config.json`, or of the one in a directory.
+///
+/// # Errors
+/// [`CheckpointError`] if it is malformed.
+pub fn read_geometry(path: &Path) -> Result<ModelConfig, CheckpointError> {
+    read_model(path).map(|(config, _)| config)
+}
+
 /// What the `config.json` of a directory, or a configuration file, says.
 fn read_model(path: &Path) -> Result<(ModelConfig, Quantisation), CheckpointError> {
     if path.is_dir() {

@@ -5,8 +5,8 @@
 use super::fill::Stream;
 use hotseam_model::number::bf16;
 use hotseam_model::{
-    Compressor, DType, Expert, Format, Hc, Indexer, LayerClass, LayerWeights, Matrix, MatrixError, ModelConfig, Tensor,
-    TensorError, Weights,
+    Compressor, DType, Expert, Format, Hc, Indexer, LayerClass, LayerWeights, Matrix, MatrixError,
+    ModelConfig, Tensor, TensorError, Weights,
 };
 use std::collections::HashMap;
 use std::sync::Arc;

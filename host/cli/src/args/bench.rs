@@ -30,6 +30,58 @@ pub(crate) enum BenchCommand {
                       Exit codes: 0 worked out, 2 wrong usage or configuration."
     )]
     Roofline(RooflineArgs),
+    /// Time decode steps of an assignment over long contexts, and the calls of each op in them, against the floor.
+    ///
+    /// Contexts are made of copies of a short prompt's pages, so no long prompt is computed. With --shape the weights are random
+    /// ones in the shapes of another configuration; layers that are alike share theirs, so that hundreds of gigabytes take a few.
+    #[command(after_help = "Example:\n  hotseam bench kernels -c configs/cuda.yaml --contexts 1024,4096\n  \
+                      hotseam bench kernels -c configs/cuda.yaml --shape configs/models/deepseek-v4-flash.json \\\n    \
+                      --contexts 4096,131072 --batches 1,8 --set engine.chunk=512 --format json\n\n\
+                      The times of ops are of a step whose calls are timed one by one, without graphs: they show where time goes, and\n\
+                      add up to more than a step takes. The floor is that of `hotseam bench roofline` with --bandwidth and --peak.\n\
+                      Exit codes: 0 timed, 1 a step failed, 2 wrong usage or configuration.")]
+    Kernels(KernelsArgs),
+}
+
+/// `hotseam bench kernels`.
+#[derive(Debug, Args)]
+pub(crate) struct KernelsArgs {
+    /// Configuration file.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Set a field of the configuration, as `a.b=value`; may be repeated.
+    #[arg(long, value_name = "FIELD=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// The assignment whose variants are timed.
+    #[arg(long, default_value = "live", value_name = "NAME")]
+    pub(crate) assignment: String,
+    /// A config.json: random weights of its shapes, FP8 and MXFP4, in place of the checkpoint's.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) shape: Option<PathBuf>,
+    /// Layers of --shape, from the first on; all if left out.
+    #[arg(long, value_name = "N", requires = "shape", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub(crate) layers: Option<u64>,
+    /// Sequences of a step, one or several numbers.
+    #[arg(long, value_delimiter = ',', default_value = "1,8", value_name = "N,..", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub(crate) batches: Vec<u64>,
+    /// Tokens of context of each sequence, one or several numbers.
+    #[arg(long, value_delimiter = ',', default_value = "4096", value_name = "TOKENS,..", value_parser = clap::value_parser!(u64).range(1024..=1 << 24))]
+    pub(crate) contexts: Vec<u64>,
+    /// Milliseconds that each size is timed for.
+    #[arg(long, default_value_t = 500, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    pub(crate) milliseconds: u64,
+    /// Leave the times of single ops out.
+    #[arg(long)]
+    pub(crate) no_ops: bool,
+    /// Memory bandwidth for the floor, in GB/s.
+    #[arg(long, default_value_t = H200_BANDWIDTH, value_name = "GB/s", value_parser = positive)]
+    pub(crate) bandwidth: f64,
+    /// Arithmetic for the floor, in TFLOP/s.
+    #[arg(long, default_value_t = H200_PEAK, value_name = "TFLOP/s", value_parser = positive)]
+    pub(crate) peak: f64,
+    /// Form of the output.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) format: Format,
 }
 
 /// `hotseam bench roofline`.

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use author::PluginNewArgs;
-pub(crate) use bench::{BenchArgs, BenchCommand, RooflineArgs};
+pub(crate) use bench::{BenchArgs, BenchCommand, KernelsArgs, RooflineArgs};
 pub(crate) use bisect::{
     BisectArgs, BisectCommand, BisectLogArgs, BisectReplayArgs, BisectReportArgs, BisectResumeArgs,
     BisectRunArgs, BisectUndoArgs, Bounds, Form, ReportFormat,

@@ -3,6 +3,7 @@
 use super::handed::Handed;
 use super::places::{Place, places};
 use super::scratch::{PoolLayout, Scratch};
+use crate::bench::Timer;
 use crate::guard::Guard;
 use crate::shadow;
 use crate::swaps::trial::Trial;
@@ -163,6 +164,8 @@ pub(crate) struct Probe<'a> {
     pub(crate) guard: Option<&'a Guard>,
     /// The swap whose new variants run beside.
     pub(crate) shadow: Option<&'a Trial>,
+    /// What times the calls.
+    pub(crate) timer: Option<&'a Timer>,
 }
 
 impl Probe<'_> {
@@ -194,7 +197,13 @@ impl Probe<'_> {
         rows: usize,
     ) -> Result<(), CallError> {
         match (self.observer, self.guard, self.shadow) {
-            (None, None, None) => bound.call(ctx, args, rows),
+            (None, None, None) => match self.timer {
+                None => bound.call(ctx, args, rows),
+                Some(timer) => {
+                    let variant = || bound.generation.spec.to_string();
+                    timer.call(bound.cell(), variant, ctx, || bound.call(ctx, args, rows))
+                }
+            },
             (None, Some(guard), None) => guard.call(bound, ctx, args, rows),
             (None, guard, Some(trial)) => shadow::call(trial, bound, ctx, args, || match guard {
                 Some(guard) => guard.call(bound, ctx, args, rows),

@@ -88,6 +88,7 @@ impl Scheduler {
                 observer: observer.as_ref(),
                 guard: self.guard.as_ref(),
                 shadow: shadow.as_deref(),
+                timer: None,
             },
         };
         let start = Instant::now();

@@ -186,6 +186,15 @@ pub fn roofline(path: &Path, request: &Request) -> Result<Roofline, CheckpointEr
     Ok(compute(&cfg, &quantisation, request))
 }
 
+/// As [`roofline`], for a geometry. The request names the form of the weights.
+///
+/// # Errors
+/// If no layer compresses, or the GPUs do not divide the model.
+pub fn roofline_of(cfg: &ModelConfig, request: &Request) -> Result<Roofline, ConfigError> {
+    check(cfg, request.machine.gpus)?;
+    Ok(compute(cfg, &Quantisation::default(), request))
+}
+
 fn check(cfg: &ModelConfig, gpus: u64) -> Result<(), ConfigError> {
     let Layers { window, csa, hca } = Layers::of(cfg);
     if csa + hca == 0 {

@@ -15,6 +15,7 @@ use hotseam_kv::Plan;
 use hotseam_model::{Matrix, Model, RopeTable, Tensor};
 use hotseam_slots::Phase;
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::c_void;
 
 /// Most products of one call of [`Ops::products`].
@@ -48,10 +49,20 @@ impl Cuda {
         let facts = device.facts();
         tracing::info!(device = facts.name, sm = facts.sm, bytes = facts.memory, "steps run on CUDA");
         let (mut model, mut weights) = (model.clone(), Vec::new());
+        // Tensors that are one in host memory are one on the device.
+        let mut there: HashMap<(usize, usize), u64> = HashMap::new();
         for tensor in model.weights.tensors_mut() {
-            let buffer = Buffer::of(tensor.bytes(), "a weight")?;
-            tensor.set_device_address(buffer.address());
-            weights.push(buffer);
+            let key = (tensor.bytes_ptr().addr(), tensor.byte_len());
+            let address = match there.get(&key) {
+                Some(address) => *address,
+                None => {
+                    let buffer = Buffer::of(tensor.bytes(), "a weight")?;
+                    weights.push(buffer);
+                    weights.last().map_or(0, Buffer::address)
+                }
+            };
+            there.insert(key, address);
+            tensor.set_device_address(address);
         }
         for table in model.ropes_mut() {
             let copies = [Buffer::of(&table.cos, "a rope table")?, Buffer::of(&table.sin, "a rope table")?];

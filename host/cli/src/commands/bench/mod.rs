@@ -1,5 +1,7 @@
 //! `hotseam bench`.
 
+mod kernels;
+
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -16,6 +18,7 @@ use crate::terminal;
 pub(crate) fn run(args: &BenchArgs) -> Result<u8, Failure> {
     match &args.command {
         BenchCommand::Roofline(args) => floors(args),
+        BenchCommand::Kernels(args) => kernels::run(args),
     }
 }
 
