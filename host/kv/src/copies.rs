@@ -40,23 +40,41 @@ impl KvStore {
         window: &[i32],
         to: &SeqKv,
     ) -> Result<(), KvError> {
-        let copy = |memory: &Memory, page_bytes: usize, from: i32, to: i32| {
-            // SAFETY: both are pages of the pool; nothing runs on it meanwhile.
-            unsafe { memory.copy_within(from as usize * page_bytes, to as usize * page_bytes, page_bytes) }
-        };
+        let to_window: Vec<i32> = to.window_pages.iter().copied().filter(|page| *page >= 0).collect();
         for (store, layout) in self.layers.iter().zip(layouts) {
             let pool = find(&store.window, layout.kv);
-            for (i, page) in to.window_pages.iter().enumerate().filter(|(_, page)| **page >= 0) {
-                copy(&pool.memory, pool.page_bytes(), window[i % window.len()], *page)?;
-            }
+            fill(&pool.memory, pool.page_bytes(), window, &to_window)?;
             let entries = (!store.entries.is_empty()).then(|| find(&store.entries, layout.kv));
             let keys = layout.keys.map(|keys| find(&store.keys, keys));
             for pool in entries.into_iter().chain(keys) {
-                for (i, page) in to.pages.iter().enumerate() {
-                    copy(&pool.memory, pool.page_bytes(), full[i % full.len()], *page)?;
-                }
+                fill(&pool.memory, pool.page_bytes(), full, &to.pages)?;
             }
         }
         Ok(())
     }
+}
+
+/// Fills the pages `to` with those of `from`. Where pages lie one after another, what is filled is copied behind itself, so that
+/// thousands of pages take few copies.
+fn fill(memory: &Memory, page_bytes: usize, from: &[i32], to: &[i32]) -> Result<(), KvError> {
+    let copy = |from: i32, to: i32, pages: usize| {
+        let at = |page: i32| page as usize * page_bytes;
+        // SAFETY: all are pages of the pool, those that are read lie before those that are written or apart from them, and
+        // nothing runs on it meanwhile.
+        unsafe { memory.copy_within(at(from), at(to), pages * page_bytes) }
+    };
+    let mut to = to.to_vec();
+    to.sort_unstable();
+    for run in to.chunk_by(|a, b| *b == a + 1) {
+        let mut done = from.len().min(run.len());
+        for (i, page) in run[..done].iter().enumerate() {
+            copy(from[i], *page, 1)?;
+        }
+        while done < run.len() {
+            let more = done.min(run.len() - done);
+            copy(run[0], run[done], more)?;
+            done += more;
+        }
+    }
+    Ok(())
 }

@@ -177,3 +177,43 @@ fn running_out_is_an_error_that_says_what() {
     assert_eq!(error, "KV pool: 3 pages wanted, 2 free; raise engine.pages or lower engine.max_context");
     assert_eq!(store.free_pages(), 2);
 }
+
+#[test]
+fn a_long_sequence_is_made_of_copies_of_a_short_ones_pages() {
+    let (mut store, mut plan) = (store(), Plan::default());
+    let mut short = store.open(600).unwrap();
+    plan.begin(600);
+    plan.add(&mut store, &mut short, 512, 0).unwrap();
+    store.commit(&mut short, 512);
+    // Two pages that differ, in every pool.
+    let held = store.incoming(&layouts());
+    let words = |region: &hotseam_abi::Region, page: i32| {
+        // SAFETY: the page is in the region, which nothing else uses.
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                region.dst.add(page as usize * region.item_bytes as usize),
+                region.item_bytes as usize,
+            )
+        }
+    };
+    let of = |region: &hotseam_abi::Region, seq: &SeqKv| store.items(seq)[region.component as usize].clone();
+    let pages: Vec<_> = held.iter().filter(|r| r.component <= 3).collect();
+    for region in &pages {
+        for (i, page) in of(region, &short).into_iter().enumerate() {
+            words(region, page).fill(i as u8 + 1);
+        }
+    }
+    let regions: Vec<hotseam_abi::Region> = pages.into_iter().copied().collect();
+    let long = store.open_copies(&short, &layouts(), 7 * 256 + 9, 8 * 256).unwrap();
+    assert_eq!(long.len(), 7 * 256 + 9);
+    for region in &regions {
+        for page in store.items(&long)[region.component as usize].clone() {
+            let found = words(region, page);
+            assert!(
+                found[0] > 0 && found.iter().all(|byte| *byte == found[0]),
+                "component {}",
+                region.component
+            );
+        }
+    }
+}

@@ -243,7 +243,8 @@ fn text(report: &Report) -> String {
         let _ = writeln!(text, "\nops at batch {}, context {}", time.batch, time.context);
         for op in &time.ops {
             let variants = op.variants.join(", ");
-            let _ = writeln!(text, "{:>12.1} us{:>6} calls  {:<18} {variants}", op.us, op.calls, op.op);
+            let calls = if op.calls == 0 { String::new() } else { format!("{} calls", op.calls) };
+            let _ = writeln!(text, "{:>12.1} us{calls:>12}  {:<18} {variants}", op.us, op.op);
         }
     }
     text
