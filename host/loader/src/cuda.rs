@@ -84,6 +84,10 @@ fn judge(name: &str, needed: &Cuda, answer: Result<Present, CudaError>) -> Resul
         Err(broken @ CudaError::Call { .. }) => {
             return error(format!("a driver whose {broken}"), "Look at the driver with nvidia-smi. ");
         }
+        Err(CudaError::NotADriver { path, what }) => {
+            let next = "A stub of a toolkit found before the driver does this: take its directory out of LD_LIBRARY_PATH. ";
+            return error(format!("{path}, which is no working CUDA driver: {what}"), next);
+        }
         // Its text ends with what to do.
         Err(other) => return error(other.to_string().trim_end_matches('.').to_owned(), ""),
     };
@@ -155,7 +159,7 @@ mod tests {
             ),
             (
                 CudaError::NotADriver { path: "/x/libcuda.so".into(), what: "it lacks cuInit".into() },
-                "found /x/libcuda.so is no working CUDA driver: it lacks cuInit. A stub of a toolkit",
+                "found /x/libcuda.so, which is no working CUDA driver: it lacks cuInit. A stub of a toolkit",
             ),
         ] {
             let text = refused(needs(None, &[]), Err(error));

@@ -159,7 +159,7 @@ fn a_good_one_is_probed_once() {
 fn orderly_refusals_of_the_child_keep_their_code() {
     for (defines, code, words) in [
         (&["PROBE_CODE=3"][..], 302, "there is no such device here"),
-        (&["CONTRACT=9"], 207, "expected 3, found 9"),
+        (&["CONTRACT=9"], 207, "expected 4, found 9"),
         (&["HOST_SERVICES=4"], 209, "needs host services 4, expected at most 1"),
         (&["UNRESOLVED"], 201, "not_defined_anywhere"),
         (&["NO_ENTRY"], 202, "hotseam_plugin_v1"),
