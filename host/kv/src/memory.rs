@@ -161,8 +161,11 @@ impl Memory {
                 to.resize(end + len, 0);
                 copy_from_device(&mut to[end..], from as u64)
             }
-            // SAFETY: the caller's contract.
-            _ => Ok(to.extend_from_slice(unsafe { std::slice::from_raw_parts(from, len) })),
+            _ => {
+                // SAFETY: the caller's contract.
+                to.extend_from_slice(unsafe { std::slice::from_raw_parts(from, len) });
+                Ok(())
+            }
         }
     }
 
@@ -178,8 +181,11 @@ impl Memory {
         let (from, to) = unsafe { (self.ptr.add(from), self.ptr.add(to)) };
         match self.place {
             Place::Device(..) => copy_on_device(to as u64, from as u64, len, 0),
-            // SAFETY: the caller's contract.
-            _ => Ok(unsafe { to.copy_from_nonoverlapping(from, len) }),
+            _ => {
+                // SAFETY: the caller's contract.
+                unsafe { to.copy_from_nonoverlapping(from, len) };
+                Ok(())
+            }
         }
     }
 
@@ -195,8 +201,11 @@ impl Memory {
         let to = unsafe { self.ptr.add(offset) };
         match self.place {
             Place::Device(..) => copy_to_device(to as u64, bytes),
-            // SAFETY: the caller's contract; the source is a slice of its own.
-            _ => Ok(unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }),
+            _ => {
+                // SAFETY: the caller's contract; the source is a slice of its own.
+                unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+                Ok(())
+            }
         }
     }
 

@@ -18,7 +18,11 @@ pub(crate) struct Kit {
 
 impl Kit {
     pub(crate) fn new(seed: u64) -> Self {
-        let device = Device::open(0).expect("a device: see scripts/cuda-emulator");
+        assert!(
+            hotseam_cuda_emulator::device(),
+            "g++, which builds the emulated device, is needed to test kernels"
+        );
+        let device = Device::open(0).expect("a device");
         Self {
             random: fastrand::Rng::with_seed(seed),
             stream: Stream::new().expect("a stream"),
