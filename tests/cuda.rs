@@ -52,15 +52,17 @@ fn every_variant_for_a_device_conforms() {
         let next = "run scripts/get-nvrtc, then cargo build --release --workspace";
         assert!(file.is_file(), "{} is not built: {next}", file.display());
     }
-    // The layouts that are not stock's take part in the quick test below.
-    let stock = |variant: &&str| !variant.contains('{') || variant.ends_with(": bf16}");
-    for variant in VARIANTS.into_iter().filter(|variant| full() || stock(variant)) {
-        let args = ["plugin", "check", variant, "--no-probe", "--format", "json"];
+    for variant in VARIANTS {
+        let mut args = vec!["plugin", "check", variant, "--no-probe", "--format", "json"];
+        // All cases, each made twenty times, take minutes where threads are emulated.
+        if !full() && variant != "mhc/cuda-stock" {
+            args.push("--quick");
+        }
         let (code, out, err) = command(&args, Some(emulator), &[]);
         assert_eq!(code, 0, "{variant}: {out}{err}");
         let report = json(&out);
         let cases = report["cases"].as_array().expect("cases");
-        assert!(cases.len() > 20 && report["passed"] == true, "{variant}: {out}");
+        assert!(cases.len() > 10 && report["passed"] == true, "{variant}: {out}");
         println!("{variant}: {} cases", cases.len());
     }
 }

@@ -44,7 +44,7 @@ fn run() -> Result<(), String> {
     let vocab = config.vocab_size as u32;
     let model = Arc::new(Model::new(config, weights, context));
     let settings = EngineConfig { max_context: context, amx, ..EngineConfig::default() };
-    let slots = slots(&model, settings.topology, stock(amx));
+    let slots = slots(&model, &settings, stock(amx));
     let engine = Engine::start(model, slots, settings).map_err(|e| e.to_string())?;
     say("ready")?;
     for line in std::io::stdin().lock().lines() {

@@ -82,7 +82,7 @@ fn main() -> ExitCode {
         topology: Topology::Paired,
         ..EngineConfig::default()
     };
-    let engine = Engine::start(model.clone(), slots(&model, Topology::Paired, all("cpu-stock")), config)
+    let engine = Engine::start(model.clone(), slots(&model, &config, all("cpu-stock")), config)
         .unwrap_or_else(|e| panic!("{e}"));
     let tokens = goldens::ladder(Checkpoint::Nano).tokens;
     let want = streams::unswapped(&engine, &tokens, streams);

@@ -9,6 +9,7 @@ use hotseam_model::{
     ModelConfig, Tensor, TensorError, Weights,
 };
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// Bytes between the starts of two tensors in a block, and around its end: neighbours differ.
@@ -227,11 +228,11 @@ pub fn shaped(c: &ModelConfig, formats: Formats) -> Result<Weights> {
     let mut layers = Vec::with_capacity(c.num_hidden_layers);
     for layer in 0..c.num_hidden_layers {
         let kind = (c.class(layer), c.is_hash(layer));
-        if !kinds.contains_key(&kind) {
-            let made = source.layer(c, layer)?;
-            kinds.insert(kind, made);
-        }
-        layers.push(kinds[&kind].clone());
+        let made = match kinds.entry(kind) {
+            Entry::Occupied(made) => made.get().clone(),
+            Entry::Vacant(new) => new.insert(source.layer(c, layer)?).clone(),
+        };
+        layers.push(made);
     }
     Ok(Weights {
         embed: source.half(c.vocab_size, c.hidden_size)?,

@@ -100,8 +100,11 @@ impl Scheduler {
             return;
         };
         let layouts: Arc<[LayerLayout]> = layouts(&self.model.config, &snapshot).collect();
-        let stores = [Some(&mut self.prefill), self.decode.as_mut()].into_iter().flatten();
-        if let Err(error) = stores.map(|store| store.ensure(&layouts)).collect::<Result<(), _>>() {
+        let mut ready = self.prefill.ensure(&layouts);
+        if let (Ok(()), Some(decode)) = (&ready, &mut self.decode) {
+            ready = decode.ensure(&layouts);
+        }
+        if let Err(error) = ready {
             self.refuse(&ticket, "E-KV-EXHAUSTED", &error.to_string());
             return;
         }
