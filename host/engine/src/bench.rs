@@ -109,6 +109,26 @@ pub fn decode(
     Bench::new(model, &snapshot, config)?.run(what, each)
 }
 
+/// What a device is, with its clocks; or why it cannot be had.
+pub fn device(device: Device) -> String {
+    let Device::Cuda(ordinal) = device else { return device.to_string() };
+    match hotseam_cuda::Device::open(ordinal) {
+        Err(error) => format!("{device}: {error}"),
+        Ok(opened) => {
+            let facts = opened.facts();
+            format!(
+                "{device}: {}, sm_{}, {} multiprocessors at {} MHz, memory at {} MHz, driver for CUDA {}",
+                facts.name,
+                facts.sm,
+                facts.multiprocessors,
+                facts.clock_khz / 1000,
+                facts.memory_clock_khz / 1000,
+                facts.driver
+            )
+        }
+    }
+}
+
 struct Bench<'a> {
     model: &'a Arc<Model>,
     snapshot: &'a Snapshot,

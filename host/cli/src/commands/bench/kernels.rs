@@ -82,7 +82,7 @@ pub(super) fn run(args: &KernelsArgs) -> Result<u8, Failure> {
     })?;
     let snapshot = slots.snapshot(&args.assignment);
     let report = Report {
-        device: device(engine.device),
+        device: bench::device(engine.device),
         model: name,
         layers: model.config.num_hidden_layers,
         assignment: args.assignment.clone(),
@@ -161,16 +161,15 @@ fn floors(
 
 /// How the variants of a table keep entries and index keys; `None` if in a way that floors do not know.
 fn formats(model: &Model, table: &Snapshot) -> Option<(KvFormat, KvFormat)> {
-    use hotseam_abi::layout;
-    let format = |id: u32| match id {
-        layout::KV_F32 | layout::KEY_F32 => Some(KvFormat::F32),
-        layout::KV_BF16 | layout::KEY_BF16 => Some(KvFormat::Bf16),
-        layout::KV_FP8_DS_MLA | layout::KEY_FP8_HADAMARD => Some(KvFormat::Fp8),
-        layout::KEY_FP4_HADAMARD => Some(KvFormat::Fp4),
+    let format = |layout: hotseam_slots::Layout| match layout.name() {
+        "kv-f32" | "key-f32" => Some(KvFormat::F32),
+        "kv-bf16" | "key-bf16" => Some(KvFormat::Bf16),
+        "kv-fp8-ds-mla" | "key-fp8-hadamard" => Some(KvFormat::Fp8),
+        "key-fp4-hadamard" => Some(KvFormat::Fp4),
         _ => None,
     };
     let keys = (0..model.config.num_hidden_layers).find_map(|layer| table.key_layout(layer));
-    Some((format(table.kv_layout(0).id)?, keys.map_or(Some(KvFormat::Fp8), |keys| format(keys.id))?))
+    Some((format(table.kv_layout(0))?, keys.map_or(Some(KvFormat::Fp8), format)?))
 }
 
 fn line(time: DecodeTime, floors: &Option<Roofline>) -> Line {
@@ -184,26 +183,6 @@ fn line(time: DecodeTime, floors: &Option<Roofline>) -> Line {
         fraction_of_floor: floor_ms / time.median_ms,
         tokens_per_second: time.batch as f64 / time.median_ms * 1e3,
         time,
-    }
-}
-
-fn device(device: Device) -> String {
-    match device {
-        Device::Cpu => "cpu".to_owned(),
-        Device::Cuda(ordinal) => {
-            match hotseam_cuda::Device::open(ordinal).map(|device| device.facts().clone()) {
-                Ok(facts) => format!(
-                    "{device}: {}, sm_{}, {} multiprocessors at {} MHz, memory at {} MHz, driver for CUDA {}",
-                    facts.name,
-                    facts.sm,
-                    facts.multiprocessors,
-                    facts.clock_khz / 1000,
-                    facts.memory_clock_khz / 1000,
-                    facts.driver
-                ),
-                Err(error) => format!("{device}: {error}"),
-            }
-        }
     }
 }
 
