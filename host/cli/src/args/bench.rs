@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use hotseam_checkpoint::plan::roofline::{H200_BANDWIDTH, H200_PEAK};
 
-use super::Format;
 use super::checkpoint::{Form, KvName};
+use super::{ConfigFile, Format};
 
 /// `hotseam bench`.
 #[derive(Debug, Args)]
@@ -35,8 +35,7 @@ pub(crate) enum BenchCommand {
     /// Contexts are made of copies of a short prompt's pages, so no long prompt is computed. With --shape the weights are random
     /// ones in the shapes of another configuration; layers that are alike share theirs, so that hundreds of gigabytes take a few.
     #[command(after_help = "Example:\n  hotseam bench kernels -c configs/cuda.yaml --contexts 1024,4096\n  \
-                      hotseam bench kernels -c configs/cuda.yaml --shape configs/models/deepseek-v4-flash.json \\\n    \
-                      --contexts 4096,131072 --batches 1,8 --set engine.chunk=512 --format json\n\n\
+                      hotseam bench kernels -c configs/cuda.yaml --shape configs/models/deepseek-v4-flash.json --contexts 131072\n\n\
                       The times of ops are of a step whose calls are timed one by one, without graphs: they show where time goes, and\n\
                       add up to more than a step takes. The floor is that of `hotseam bench roofline` with --bandwidth and --peak.\n\
                       Exit codes: 0 timed, 1 a step failed, 2 wrong usage or configuration.")]
@@ -46,12 +45,8 @@ pub(crate) enum BenchCommand {
 /// `hotseam bench kernels`.
 #[derive(Debug, Args)]
 pub(crate) struct KernelsArgs {
-    /// Configuration file.
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) config: PathBuf,
-    /// Set a field of the configuration, as `a.b=value`; may be repeated.
-    #[arg(long, value_name = "FIELD=VALUE")]
-    pub(crate) set: Vec<String>,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
     /// The assignment whose variants are timed.
     #[arg(long, default_value = "live", value_name = "NAME")]
     pub(crate) assignment: String,

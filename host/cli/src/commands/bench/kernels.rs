@@ -14,7 +14,7 @@ use hotseam_model::{Format as WeightFormat, Model, ModelConfig, Weights};
 use hotseam_slots::{Slots, Snapshot};
 use serde::Serialize;
 
-use crate::args::{ConfigFile, Format, KernelsArgs};
+use crate::args::{Format, KernelsArgs};
 use crate::failure::Failure;
 use crate::host::spinner;
 use crate::{host, terminal};
@@ -53,8 +53,7 @@ struct Line {
 
 /// Times decode steps.
 pub(super) fn run(args: &KernelsArgs) -> Result<u8, Failure> {
-    let file = ConfigFile { config: args.config.clone(), set: args.set.clone() };
-    let mut config = host::config(&file)?;
+    let mut config = host::config(&args.file)?;
     let (model_config, weights, name) = model(args, &config)?;
     let (contexts, batches): (Vec<usize>, Vec<usize>) = (sizes(&args.contexts), sizes(&args.batches));
     let longest = contexts.iter().max().copied().unwrap_or(0) + 1;
