@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// Every variant for a device, with each of its layouts.
-const VARIANTS: [&str; 9] = [
+const VARIANTS: [&str; 15] = [
     "attention/cuda-stock{kv: f32}",
     "attention/cuda-stock{kv: bf16}",
     "attention/cuda-stock{kv: fp8}",
@@ -20,6 +20,12 @@ const VARIANTS: [&str; 9] = [
     "indexer/cuda-stock{keys: fp4}",
     "moe/cuda-stock",
     "mhc/cuda-stock",
+    "attention/cuda-sm120{kv: bf16}",
+    "attention/cuda-sm120{kv: fp8, splits: 3}",
+    "indexer/cuda-sm120{keys: fp8}",
+    "indexer/cuda-sm120{keys: fp4, early_exit: false}",
+    "moe/cuda-sm120",
+    "mhc/cuda-sm120",
 ];
 
 /// Directory of the emulated driver; `None`, with a printed reason, without a compiler.
@@ -47,8 +53,9 @@ fn json(text: &str) -> Value {
 #[test]
 fn every_variant_for_a_device_conforms() {
     let Some(emulator) = emulator() else { return };
-    for seam in ["attention", "indexer", "moe", "mhc"] {
-        let file = plugins().join(format!("libhotseam_{seam}_cuda_stock.so"));
+    for variant in VARIANTS {
+        let name = variant.split('{').next().expect("a name").replace(['/', '-'], "_");
+        let file = plugins().join(format!("libhotseam_{name}.so"));
         let next = "run scripts/get-nvrtc, then cargo build --release --workspace";
         assert!(file.is_file(), "{} is not built: {next}", file.display());
     }

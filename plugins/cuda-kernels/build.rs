@@ -1,5 +1,5 @@
 //! Compiles each `cuda/*.cu` to machine code with NVRTC, for each architecture, and writes the table of images that `src/images.rs`
-//! includes. NVRTC is opened from `HOTSEAM_NVRTC` (its directory), else from where `scripts/get-nvrtc` puts it.
+//! includes, and what each kernel needs of a multiprocessor, which `tests/images.rs` looks at. NVRTC is opened from `HOTSEAM_NVRTC` (its directory), else from where `scripts/get-nvrtc` puts it.
 
 use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -31,14 +31,23 @@ fn main() {
         .filter(|path| path.extension().is_some_and(|extension| extension == "cu"))
         .collect();
     files.sort();
-    let mut table = String::new();
+    let (mut table, mut resources) = (String::new(), String::from("&[\n"));
     for file in &files {
         let name = file.file_stem().and_then(|stem| stem.to_str()).expect("names of sources are plain");
         let upper = name.to_uppercase();
         writeln!(table, "/// `cuda/{name}.cu`.\npub static {upper}: &[Image] = &[").expect("a string grows");
         for (sm, architecture) in ARCHITECTURES {
-            let cubin =
+            let (cubin, log) =
                 nvrtc.compile(file, architecture, &[&sources, &headers]).unwrap_or_else(|log| fail(&log));
+            for kernel in kernels(&log).unwrap_or_else(|line| fail(&format!("ptxas says `{line}`:\n{log}"))) {
+                let Kernel { name: kernel, registers, shared, stack, spills } = kernel;
+                writeln!(
+                    resources,
+                    "    Resources {{ image: {name:?}, sm: {sm}, kernel: {kernel:?}, registers: {registers}, \
+                     shared: {shared}, stack: {stack}, spills: {spills} }},"
+                )
+                .expect("a string grows");
+            }
             let path = out.join(format!("{name}.{architecture}.cubin"));
             fs::write(&path, cubin).unwrap_or_else(|e| fail(&format!("{}: {e}", path.display())));
             writeln!(table, "    Image {{ sm: {sm}, bytes: include_bytes!({path:?}) }},")
@@ -46,7 +55,47 @@ fn main() {
         }
         table.push_str("];\n");
     }
-    fs::write(out.join("images.rs"), table).unwrap_or_else(|e| fail(&e.to_string()));
+    resources.push_str("]\n");
+    for (name, text) in [("images.rs", table), ("resources.rs", resources)] {
+        fs::write(out.join(name), text).unwrap_or_else(|e| fail(&e.to_string()));
+    }
+}
+
+/// What ptxas says of a kernel: registers of a thread, bytes of static shared memory of a block, and of a thread bytes of
+/// stack, which are arrays that registers do not hold, and of registers that are spilled.
+struct Kernel {
+    name: String,
+    registers: u32,
+    shared: u32,
+    stack: u32,
+    spills: u32,
+}
+
+/// The kernels of a log; the error is a line that is not understood.
+fn kernels(log: &str) -> Result<Vec<Kernel>, &str> {
+    let mut all: Vec<Kernel> = Vec::new();
+    for line in log.lines() {
+        // The number before some words.
+        let before = |words: &str| {
+            let number = line.split_once(words).and_then(|(before, _)| before.split_whitespace().next_back());
+            number.and_then(|number| number.parse::<u32>().ok())
+        };
+        if let Some((_, entry)) = line.split_once("Compiling entry function '") {
+            let name = entry.split('\'').next().unwrap_or_default().to_owned();
+            all.push(Kernel { name, registers: 0, shared: 0, stack: 0, spills: 0 });
+            continue;
+        }
+        let Some(kernel) = all.last_mut() else { continue };
+        if line.contains("bytes stack frame") {
+            kernel.stack = before(" bytes stack frame").ok_or(line)?;
+            let (stores, loads) = (before(" bytes spill stores"), before(" bytes spill loads"));
+            kernel.spills = stores.zip(loads).map(|(stores, loads)| stores + loads).ok_or(line)?;
+        } else if line.contains("Used ") && line.contains(" registers") {
+            kernel.registers = before(" registers").ok_or(line)?;
+            kernel.shared = before(" bytes smem").unwrap_or(0);
+        }
+    }
+    Ok(all)
 }
 
 fn fail(what: &str) -> ! {
@@ -110,8 +159,13 @@ impl Nvrtc {
         }
     }
 
-    /// The cubin of a source; the error is the compiler's log.
-    fn compile(&self, file: &Path, architecture: &str, includes: &[&PathBuf]) -> Result<Vec<u8>, String> {
+    /// The cubin of a source, and the log with what kernels need; the error is the compiler's log.
+    fn compile(
+        &self,
+        file: &Path,
+        architecture: &str,
+        includes: &[&PathBuf],
+    ) -> Result<(Vec<u8>, String), String> {
         let text = |s: String| CString::new(s).expect("sources and paths have no zero bytes");
         let source = text(fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?);
         let name = text(file.display().to_string());
@@ -138,6 +192,7 @@ impl Nvrtc {
             text(format!("--gpu-architecture={architecture}")),
             text("--std=c++17".into()),
             text("--generate-line-info".into()),
+            text("--ptxas-options=-v".into()),
         ];
         options.extend(includes.iter().map(|path| text(format!("--include-path={}", path.display()))));
         let pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
@@ -147,19 +202,19 @@ impl Nvrtc {
             (Program, c_int, Texts),
             (program, pointers.len() as c_int, pointers.as_ptr())
         );
+        let mut size = 0usize;
+        call!(self, "nvrtcGetProgramLogSize", (Program, *mut usize), (program, &raw mut size))?;
+        let mut log = vec![0u8; size + 1];
+        call!(self, "nvrtcGetProgramLog", (Program, *mut c_char), (program, log.as_mut_ptr().cast()))?;
+        let log =
+            CStr::from_bytes_until_nul(&log).map(CStr::to_string_lossy).unwrap_or_default().into_owned();
         if let Err(what) = compiled {
-            let mut size = 0usize;
-            call!(self, "nvrtcGetProgramLogSize", (Program, *mut usize), (program, &raw mut size))?;
-            let mut log = vec![0u8; size + 1];
-            call!(self, "nvrtcGetProgramLog", (Program, *mut c_char), (program, log.as_mut_ptr().cast()))?;
-            let log = CStr::from_bytes_until_nul(&log).map(CStr::to_string_lossy).unwrap_or_default();
             return Err(format!("{} for {architecture}: {what}\n{log}", file.display()));
         }
-        let mut size = 0usize;
         call!(self, "nvrtcGetCUBINSize", (Program, *mut usize), (program, &raw mut size))?;
         let mut cubin = vec![0u8; size];
         call!(self, "nvrtcGetCUBIN", (Program, *mut c_char), (program, cubin.as_mut_ptr().cast()))?;
         call!(self, "nvrtcDestroyProgram", (*mut Program), (&raw mut program))?;
-        Ok(cubin)
+        Ok((cubin, log))
     }
 }

@@ -326,7 +326,7 @@ uint64_t collective(Op op, unsigned mask, Lane lane, const char *file, int line)
         fail("lane " + std::to_string(wrong) + " reads lane " + std::to_string(warp.lanes[wrong].source) +
              ", which is not in the mask: " + all_threads());
     warp.group[i] = warp.group[--warp.groups];
-    make_lanes_ready(current / 32, mask, results, op != Op::Sync && op != Op::Mma);
+    make_lanes_ready(current / 32, mask, results, op != Op::Sync && op < Op::Mma);
     return t.result;
 }
 

@@ -12,6 +12,8 @@ const char *op_name(Op op) {
         case Op::All: return "__all_sync";
         case Op::Match: return "__match_any_sync";
         case Op::Mma: return "mma_m16n8k16_bf16";
+        case Op::MmaMxf8: return "mma_m16n8k32_mxf8";
+        case Op::MmaMxf4: return "mma_m16n8k64_mxf4";
         default: return "__reduce_sync";
     }
 }
@@ -42,6 +44,46 @@ void mma(const Lane lanes[32]) {
         for (int i = 0; i < 4; ++i) fragments(lane)->d[i] = c[lane / 4 + 8 * (i >> 1)][2 * (lane % 4) + (i & 1)];
 }
 
+float e8m0(unsigned code) { return code == 255 ? NAN : ldexpf(1.0f, int(code) - 127); }
+
+float e4m3(unsigned code) {
+    unsigned exponent = code >> 3 & 15u, mantissa = code & 7u;
+    float size = exponent == 0 ? ldexpf(float(mantissa), -9) : ldexpf(float(8 + mantissa), int(exponent) - 10);
+    return (code & 0x7f) == 0x7f ? NAN : code & 0x80 ? -size : size;
+}
+
+float e2m1(unsigned code) {
+    static const float sizes[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+    return code & 8 ? -sizes[code & 7] : sizes[code & 7];
+}
+
+// Fragment layouts of the block-scaled products; see mma_scaled.cuh. `BITS` of a value, which `value` reads.
+template <int BITS, class F> void mma_scaled(const Lane lanes[32], F value) {
+    constexpr int EACH = 32 / BITS, DEPTH = 8 * EACH, SCALES = DEPTH / 32;
+    float a[16][DEPTH], b[DEPTH][8];
+    float c[16][8], sa[16][SCALES], sb[8][SCALES];
+    auto fragments = [&](int lane) { return reinterpret_cast<const Fragments *>(lanes[lane].value); };
+    for (int lane = 0; lane < 32; ++lane) {
+        const Fragments *f = fragments(lane);
+        int g = lane / 4, t = lane % 4;
+        for (int i = 0; i < EACH; ++i) {
+            for (int word = 0; word < 4; ++word)
+                a[g + 8 * (word & 1)][EACH * t + i + DEPTH / 2 * (word >> 1)] = value(f->a[word] >> (BITS * i));
+            for (int word = 0; word < 2; ++word) b[EACH * t + i + DEPTH / 2 * word][g] = value(f->b[word] >> (BITS * i));
+        }
+        for (int i = 0; i < SCALES; ++i) {
+            if (t < 2) sa[g + 8 * t][i] = e8m0(f->sa >> (8 * i) & 255u);
+            if (t == 0) sb[g][i] = e8m0(f->sb >> (8 * i) & 255u);
+        }
+        for (int i = 0; i < 4; ++i) c[g + 8 * (i >> 1)][2 * t + (i & 1)] = f->c[i];
+    }
+    for (int m = 0; m < 16; ++m)
+        for (int k = 0; k < DEPTH; ++k)
+            for (int n = 0; n < 8; ++n) c[m][n] += a[m][k] * sa[m][k / 32] * (b[k][n] * sb[n][k / 32]);
+    for (int lane = 0; lane < 32; ++lane)
+        for (int i = 0; i < 4; ++i) fragments(lane)->d[i] = c[lane / 4 + 8 * (i >> 1)][2 * (lane % 4) + (i & 1)];
+}
+
 template <class F> void same_for_all(unsigned mask, const Lane lanes[32], uint64_t result[32], F join) {
     uint64_t sum = 0;
     bool first = true;
@@ -54,6 +96,8 @@ template <class F> void same_for_all(unsigned mask, const Lane lanes[32], uint64
 }
 
 }   // namespace
+
+bool block_scaled() { return settings().sm == 120; }
 
 int collect(Op op, unsigned mask, const Lane lanes[32], uint64_t result[32]) {
     auto every = [&](auto value) {
@@ -94,6 +138,8 @@ int collect(Op op, unsigned mask, const Lane lanes[32], uint64_t result[32]) {
         case Op::ReduceOr: same_for_all(mask, lanes, result, [](uint32_t a, uint32_t b) { return a | b; }); break;
         case Op::ReduceXor: same_for_all(mask, lanes, result, [](uint32_t a, uint32_t b) { return a ^ b; }); break;
         case Op::Mma: mma(lanes); break;
+        case Op::MmaMxf8: mma_scaled<8>(lanes, [](unsigned word) { return e4m3(word & 255u); }); break;
+        case Op::MmaMxf4: mma_scaled<4>(lanes, [](unsigned word) { return e2m1(word & 15u); }); break;
     }
     return -1;
 }

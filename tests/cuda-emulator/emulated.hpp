@@ -86,7 +86,7 @@ struct Enlist {
 };
 
 enum class Op : unsigned { Sync, Shuffle, Ballot, Any, All, Match, ReduceAdd, ReduceMin, ReduceMax, ReduceMinS, ReduceMaxS,
-                           ReduceAnd, ReduceOr, ReduceXor, Mma };
+                           ReduceAnd, ReduceOr, ReduceXor, Mma, MmaMxf8, MmaMxf4 };
 
 // What one lane brings to a collective: for a shuffle its value and the lane that it reads, for an MMA a pointer.
 struct Lane {
@@ -105,7 +105,11 @@ struct Fragments {
     float *d;
     const unsigned *a, *b;
     const float *c;
+    unsigned sa, sb;    // scales, of those that have some
 };
+
+// Whether the device has block-scaled products: those of sm_120 do.
+bool block_scaled();
 
 template <class T> inline uint64_t bits(T value) {
     static_assert(sizeof(T) <= 8, "at most 8 bytes travel by one shuffle");
@@ -215,10 +219,22 @@ HOTSEAM_EMULATED_WARP(unsigned, __reduce_xor_sync, unsigned, ReduceXor)
 
 // `mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32`: the whole warp's product, its sums in f32 and in order of k.
 inline void mma_m16n8k16_bf16(float d[4], const unsigned a[4], const unsigned b[2], const float c[4], HOTSEAM_EMULATED_HERE) {
-    hotseam_emulated::Fragments fragments{d, a, b, c};
+    hotseam_emulated::Fragments fragments{d, a, b, c, 0, 0};
     uint64_t address = reinterpret_cast<uintptr_t>(&fragments);
     hotseam_emulated::collective(hotseam_emulated::Op::Mma, ALL_LANES, {address, 0}, file, line);
 }
+
+// The block-scaled products of mma_scaled.cuh. Their values and scales are exact in f32, and so are the products.
+#define HOTSEAM_EMULATED_SCALED(name, op)                                                                          \
+    inline void name(float d[4], const unsigned a[4], const unsigned b[2], const float c[4], unsigned sa, unsigned sb,  \
+                     HOTSEAM_EMULATED_HERE) {                                                                      \
+        hotseam_emulated::Fragments fragments{d, a, b, c, sa, sb};                                                 \
+        uint64_t address = reinterpret_cast<uintptr_t>(&fragments);                                                \
+        hotseam_emulated::collective(hotseam_emulated::Op::op, ALL_LANES, {address, 0}, file, line);               \
+    }
+HOTSEAM_EMULATED_SCALED(mma_m16n8k32_mxf8, MmaMxf8)
+HOTSEAM_EMULATED_SCALED(mma_m16n8k64_mxf4, MmaMxf4)
+#undef HOTSEAM_EMULATED_SCALED
 
 // ---- atomics: one thread runs at a time, so they are plain ----------------------------------------------------------------
 

@@ -32,13 +32,13 @@ const MOST_ROWS: u32 = 65_535;
 /// `CoreParams` of `cuda/core.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Params {
-    args: CoreArgs,
-    batch: Batch,
-    partial: u64,
-    first_row: u32,
-    rows: u32,
-    parts: u32,
+pub(super) struct Params {
+    pub(super) args: CoreArgs,
+    pub(super) batch: Batch,
+    pub(super) partial: u64,
+    pub(super) first_row: u32,
+    pub(super) rows: u32,
+    pub(super) parts: u32,
 }
 
 /// Bytes of shared memory of a block of so many warps on tensor cores: `MMA_SHARED` of `cuda/core_mma.cuh`.

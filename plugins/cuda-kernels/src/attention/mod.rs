@@ -1,6 +1,7 @@
 //! `attention.store`, `attention.compress` and `attention.core`.
 
 mod core;
+pub mod sm120;
 
 use crate::images::ATTENTION;
 use crate::pools::served;

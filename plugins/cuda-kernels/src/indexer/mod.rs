@@ -1,6 +1,7 @@
 //! `indexer.compress` and `indexer.select`.
 
 mod select;
+pub mod sm120;
 
 use crate::images::INDEXER;
 use crate::{compress, failed};

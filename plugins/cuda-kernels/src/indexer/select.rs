@@ -31,15 +31,15 @@ const MOST_ROWS: u32 = 65_535;
 /// `SelectParams` of `cuda/select.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Params {
-    args: SelectArgs,
-    batch: Batch,
-    q: u64,
-    weights: u64,
-    scores: u64,
-    first_row: u32,
-    rows: u32,
-    width: u32,
+pub(super) struct Params {
+    pub(super) args: SelectArgs,
+    pub(super) batch: Batch,
+    pub(super) q: u64,
+    pub(super) weights: u64,
+    pub(super) scores: u64,
+    pub(super) first_row: u32,
+    pub(super) rows: u32,
+    pub(super) width: u32,
 }
 
 impl Indexer {
@@ -92,11 +92,11 @@ impl Indexer {
         Ok(())
     }
 
-    /// Scores of the rows that `params` names.
+    /// Queries and head weights of the rows that `params` names.
     ///
     /// # Safety
     /// As [`Self::select`].
-    unsafe fn score(&self, stream: u64, params: &Params) -> Result<()> {
+    pub(super) unsafe fn queries(&self, stream: u64, params: &Params) -> Result<()> {
         let (a, rows) = (&params.args, params.rows);
         let (heads, dim) = (a.heads, a.keys.dim);
         // SAFETY: the caller's contract; the struct is the kernels'.
@@ -113,7 +113,22 @@ impl Indexer {
             launch(&self.project_many, [blocks(TILE), rows.div_ceil(TILE), 1], TILE_THREADS, 0)?;
         }
         let units = (u64::from(rows) * u64::from(heads)).div_ceil(u64::from(QUERY_THREADS / 32)) as u32;
-        launch(&self.queries, [units, 1, 1], QUERY_THREADS, 0)?;
+        launch(&self.queries, [units, 1, 1], QUERY_THREADS, 0)
+    }
+
+    /// Scores of the rows that `params` names.
+    ///
+    /// # Safety
+    /// As [`Self::select`].
+    unsafe fn score(&self, stream: u64, params: &Params) -> Result<()> {
+        let (a, rows) = (&params.args, params.rows);
+        let (heads, dim) = (a.heads, a.keys.dim);
+        // SAFETY: the caller's contract.
+        unsafe { self.queries(stream, params)? };
+        // SAFETY: the caller's contract; the struct is the kernels'.
+        let launch = |kernel: &Kernel, grid, threads, shared| unsafe {
+            kernel.launch(stream, grid, threads, shared, params).map_err(failed)
+        };
         let mma = a.keys.layout != layout::KEY_F32
             && dim.is_multiple_of(MMA_DIM.0)
             && dim <= MMA_DIM.1

@@ -1,5 +1,7 @@
 //! `mhc.pre`, `mhc.post` and `mhc.head`.
 
+pub mod sm120;
+
 use crate::failed;
 use crate::images::MHC;
 use crate::workspace::{Workspace, chunks};

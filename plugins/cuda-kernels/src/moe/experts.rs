@@ -1,5 +1,6 @@
 //! `moe.experts`.
 
+use super::sm120::Fp4;
 use super::{Moe, SHARED_BYTES};
 use crate::failed;
 use crate::gemm::{FEW_ROWS, TILE, TILE_THREADS, few_threads};
@@ -17,7 +18,7 @@ const SUM_THREADS: u32 = 256;
 /// `ExpertsParams` of `cuda/moe.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Params {
+pub(super) struct Params {
     args: ExpertsArgs,
     batch: Batch,
     row_begin: u32,
@@ -40,6 +41,21 @@ impl Moe {
     /// # Safety
     /// The arguments are those of a call on a device, checked by the SDK's shim.
     pub unsafe fn experts(&self, ctx: &Ctx, a: &ExpertsArgs, batch: &Batch) -> Result<()> {
+        // SAFETY: the caller's contract.
+        unsafe { self.experts_with(ctx, a, batch, None) }
+    }
+
+    /// As [`Self::experts`], with other products of few rows.
+    ///
+    /// # Safety
+    /// As [`Self::experts`]; weights are such as `fp4` serves.
+    pub(super) unsafe fn experts_with(
+        &self,
+        ctx: &Ctx,
+        a: &ExpertsArgs,
+        batch: &Batch,
+        fp4: Option<&Fp4>,
+    ) -> Result<()> {
         if batch.n_rows == 0 {
             return Ok(());
         }
@@ -77,14 +93,14 @@ impl Moe {
         for (row_begin, rows) in chunks(batch.n_rows, most) {
             let params = Params { row_begin, rows, ..params };
             // SAFETY: the caller's contract, and the parts of the workspace have room for the chunk.
-            unsafe { self.chunk(ctx.stream(), params, hidden)? };
+            unsafe { self.chunk(ctx.stream(), params, hidden, fp4)? };
         }
         Ok(())
     }
 
     /// # Safety
     /// As [`Self::experts`], for the rows that `params` names.
-    unsafe fn chunk(&self, stream: u64, mut params: Params, hidden: u32) -> Result<()> {
+    unsafe fn chunk(&self, stream: u64, mut params: Params, hidden: u32, fp4: Option<&Fp4>) -> Result<()> {
         let (topk, n, rows, inter) = (params.args.topk, params.args.n_experts, params.rows, params.inter);
         let pairs = rows * topk;
         let many = pairs >= MANY_PAIRS.saturating_mul(n);
@@ -106,6 +122,9 @@ impl Moe {
             if many && rows > 1 {
                 launch(&self.up_many, [inter.div_ceil(TILE / 2), tiles, 1], TILE_THREADS, 0)?;
                 launch(&self.down_many, [hidden.div_ceil(TILE), tiles, 1], TILE_THREADS, 0)?;
+            } else if let Some(fp4) = fp4 {
+                // SAFETY: the caller's contract.
+                unsafe { fp4.products(stream, &params, [inter, hidden], tiles)? };
             } else {
                 let (up, down) = (few_threads(2 * inter), few_threads(hidden));
                 launch(&self.up_few, [inter.div_ceil(up / 32), tiles, 1], up, 0)?;

@@ -2,6 +2,7 @@
 
 mod experts;
 mod route;
+pub mod sm120;
 
 use crate::failed;
 use crate::images::MOE;

@@ -106,10 +106,14 @@ impl Kit {
         Weights { format, global, data, scales, n, k }
     }
 
-    /// A batch of these positions, each row a sequence of its own.
+    /// A batch of so many rows, each a sequence of its own.
     pub(crate) fn rows(&mut self, n: usize) -> Rows {
-        let positions: Vec<i32> =
-            (0..n).map(|i| if n > 2 && i % 5 == 3 { -1 } else { 7 + i as i32 }).collect();
+        self.rows_at((0..n).map(|i| if n > 2 && i % 5 == 3 { -1 } else { 7 + i as i32 }).collect())
+    }
+
+    /// A batch of the positions that are given.
+    pub(crate) fn rows_at(&mut self, positions: Vec<i32>) -> Rows {
+        let n = positions.len();
         let row_seq: Vec<i32> = (0..n as i32).collect();
         let spans: Vec<u32> = (0..n).flat_map(|i| [i as u32, 1, positions[i].max(0) as u32, 0]).collect();
         Rows {
