@@ -52,7 +52,8 @@ struct Fp4Codes {
 };
 
 DEVICE Fp4Codes fp4_codes(const WeightRow &w, long long col, long long k) {
-    Fp4Codes codes{{0, 0, 0, 0}, 0x7f7fu};
+    // A scale that is a number in either format.
+    Fp4Codes codes{{0, 0, 0, 0}, 0x3838u};
     if (w.codes == nullptr || col >= k) return codes;
     load_words(w.codes + col / 2, codes.words);
     codes.scales = w.format == HOTSEAM_WEIGHT_FORMAT_MXFP4 ? w.scales[col / 32] * 0x101u
