@@ -69,7 +69,7 @@ fn every_variant_for_a_device_conforms() {
         assert_eq!(code, 0, "{variant}: {out}{err}");
         let report = json(&out);
         let cases = report["cases"].as_array().expect("cases");
-        assert!(cases.len() > 10 && report["passed"] == true, "{variant}: {out}");
+        assert!(cases.len() > 5 && report["passed"] == true, "{variant}: {out}");
         println!("{variant}: {} cases", cases.len());
     }
 }
