@@ -23,7 +23,7 @@ const FAULTS: &[(&str, u16, &str)] = &[
     ("layout", 204, "layout differs: mismatched type, expected PluginModVal, found OtherModVal"),
     ("later", 205, "no version of the entry fits: tried 1, found hotseam_plugin_v2"),
     ("entry_size", 205, "the entry of version 1 is too short: expected "),
-    ("contract", 207, "contract differs: expected 3, found 4 in "),
+    ("contract", 207, "contract differs: expected 4, found 5 in "),
     ("manifest_length", 301, " in stage `manifest`. stderr: `"),
     ("probe_panic", 302, "cannot run on this machine: panicked: told to panic in probe (code 1)"),
     (
