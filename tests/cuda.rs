@@ -3,12 +3,11 @@
 //!
 //! The plugins are the files that `cargo build --release --workspace` left beside this test.
 
+use hotseam_tests::cuda::emulator;
 use hotseam_tests::http::{hotseam, run};
 use hotseam_tests::{plugins, root};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
+use std::path::Path;
 
 /// Every variant for a device, with each of its layouts.
 const VARIANTS: [&str; 9] = [
@@ -22,24 +21,6 @@ const VARIANTS: [&str; 9] = [
     "moe/cuda-stock",
     "mhc/cuda-stock",
 ];
-
-/// Directory of the emulated driver; `None`, with a printed reason, without a compiler.
-fn emulator() -> Option<&'static Path> {
-    static DIRECTORY: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let directory = DIRECTORY.get_or_init(|| {
-        let compiler = std::env::var("CXX").unwrap_or_else(|_| "g++".to_owned());
-        if Command::new(&compiler).arg("--version").output().is_err() {
-            println!("skipped: {compiler}, which builds the emulated device, is not installed");
-            return None;
-        }
-        let target = plugins().parent().expect("target above release").to_owned();
-        let mut script = Command::new(root().join("scripts/cuda-emulator"));
-        let (code, out, err) = run(script.env("CARGO_TARGET_DIR", target));
-        assert_eq!(code, 0, "{err}");
-        Some(root().join(out.trim()))
-    });
-    directory.as_deref()
-}
 
 /// A command on the plugins with a state of its own; `libraries` is searched for the driver.
 fn command(args: &[&str], libraries: Option<&Path>, set: &[(&str, &str)]) -> (i32, String, String) {

@@ -4,6 +4,7 @@
 //! comes first (`scripts/test` does it).
 
 pub mod answers;
+pub mod cuda;
 pub mod goldens;
 pub mod http;
 pub mod pairs;

@@ -107,7 +107,7 @@ impl Scheduler {
                 };
                 let stores = (&self.prefill, &mut *decode);
                 let observer = sequence.ticket.observer.take().map(RefCell::new);
-                let probe = Probe { observer: observer.as_ref(), guard: self.guard.as_ref(), shadow: None };
+                let probe = Probe { observer: observer.as_ref(), guard: self.guard.as_ref(), shadow: None, copies: None };
                 let (kv, layouts) = (&sequence.kv, &sequence.layouts);
                 self.published.in_step.store(true, Ordering::Release);
                 let audit = self.audit.as_mut();
@@ -162,7 +162,7 @@ impl Scheduler {
         let Some(observer) = sequence.ticket.observer.take().map(RefCell::new) else { return };
         let regions = self.prefill.regions(&self.prefill, &sequence.layouts);
         let held = self.prefill.held(&sequence.kv, &sequence.layouts);
-        Probe { observer: Some(&observer), guard: None, shadow: None }
+        Probe { observer: Some(&observer), guard: None, shadow: None, copies: None }
             .handed(&mut Handed::all(&regions, &held));
         sequence.ticket.observer = Some(observer.into_inner());
     }

@@ -75,6 +75,7 @@ impl Scheduler {
         let observer = self.running[first].ticket.observer.take().map(RefCell::new);
         let observed = observer.is_some();
         let shadow = self.watch.shadow(snapshot).filter(|_| !observed);
+        let copies = self.forward.host_copies().filter(|_| observed);
         let step = Step {
             snapshot,
             phase,
@@ -88,6 +89,7 @@ impl Scheduler {
                 observer: observer.as_ref(),
                 guard: self.guard.as_ref(),
                 shadow: shadow.as_deref(),
+                copies: copies.as_deref(),
             },
         };
         let start = Instant::now();
