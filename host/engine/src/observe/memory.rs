@@ -105,7 +105,9 @@ impl Room {
     pub fn of(memory: Memory, bytes: &[u8]) -> Result<Self, CudaError> {
         let own = match memory {
             Memory::Host => Bytes::Host(Block::copy_of(bytes)),
-            Memory::Device { .. } => Bytes::Device(Buffer::new(bytes.len(), "inputs of a call that is looked at")?),
+            Memory::Device { .. } => {
+                Bytes::Device(Buffer::new(bytes.len(), "inputs of a call that is looked at")?)
+            }
         };
         let mut room = Self { memory, bytes: own };
         room.write(0, bytes)?;

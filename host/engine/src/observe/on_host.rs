@@ -28,8 +28,7 @@ impl HostCopies {
         // A clone of the weights shares their bytes.
         let mut weights = model.weights.clone();
         let of_tensor = |t: &mut Tensor| (t.device_address(), t.bytes_ptr().addr());
-        let mut addresses: BTreeMap<u64, usize> =
-            weights.tensors_mut().into_iter().map(of_tensor).collect();
+        let mut addresses: BTreeMap<u64, usize> = weights.tensors_mut().into_iter().map(of_tensor).collect();
         for table in model.ropes() {
             let host = [table.cos.as_ptr().addr(), table.sin.as_ptr().addr()];
             addresses.extend(table.device_addresses.into_iter().zip(host));
@@ -202,7 +201,9 @@ impl Copier<'_> {
         let mut bytes = Vec::with_capacity(index.len() * row_bytes);
         for row in &read {
             // SAFETY: as above; sources name rows of the state.
-            bytes.extend(unsafe { self.memory.read(base.wrapping_add(*row as usize * row_bytes), row_bytes)? });
+            bytes.extend(unsafe {
+                self.memory.read(base.wrapping_add(*row as usize * row_bytes), row_bytes)?
+            });
         }
         bytes.resize(index.len() * row_bytes, 0);
         sources.iter_mut().filter(|s| **s <= -2).for_each(|s| *s = -(index[&-(*s + 2)] + 2));

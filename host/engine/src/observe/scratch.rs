@@ -119,11 +119,7 @@ impl Scratch {
     ///
     /// # Safety
     /// The arguments are as the contract says, in `memory`, for as long as the scratch lives.
-    pub unsafe fn new(
-        args: Args<'_>,
-        memory: Memory,
-        layout: Option<PoolLayout>,
-    ) -> Result<Self, CudaError> {
+    pub unsafe fn new(args: Args<'_>, memory: Memory, layout: Option<PoolLayout>) -> Result<Self, CudaError> {
         // SAFETY: the caller's contract.
         unsafe { Self::build(args, memory, layout, false) }
     }
@@ -185,10 +181,13 @@ impl Scratch {
             }
             Args::Route(a) => {
                 let topk = a.topk as usize;
-                let (ids, weights) = (new.words("ids", n, topk)?.cast(), new.words("weights", n, topk)?.cast());
+                let (ids, weights) =
+                    (new.words("ids", n, topk)?.cast(), new.words("weights", n, topk)?.cast());
                 Owned::Route(Box::new(RouteArgs { ids, weights, ..*a }))
             }
-            Args::Experts(a) => Owned::Experts(Box::new(ExpertsArgs { out: new.tensor("out", a.out)?, ..*a })),
+            Args::Experts(a) => {
+                Owned::Experts(Box::new(ExpertsArgs { out: new.tensor("out", a.out)?, ..*a }))
+            }
             Args::Pre(a) => Owned::Pre(Box::new(MhcPreArgs {
                 x: new.tensor("x", a.x)?,
                 post: new.tensor("post", a.post)?,
@@ -197,8 +196,9 @@ impl Scratch {
             })),
             Args::Post(a) => {
                 // SAFETY: as above.
-                let streams =
-                    unsafe { memory.read(a.streams.data.cast::<u8>().cast_const(), 4 * elements(&a.streams))? };
+                let streams = unsafe {
+                    memory.read(a.streams.data.cast::<u8>().cast_const(), 4 * elements(&a.streams))?
+                };
                 let margin = if strict { streams.len().checked_div(n).unwrap_or(0) } else { 0 };
                 let mut block = Block::with_margin(streams.len(), margin);
                 block.bytes_mut().copy_from_slice(&streams);
@@ -449,15 +449,16 @@ impl Builder {
             let row = -(source + 2);
             // SAFETY: the caller's contract: sources name rows of the state.
             let bytes = unsafe {
-                memory.read(a.state.data.cast::<u8>().cast_const().add(row as usize * row_bytes), row_bytes)?
+                memory
+                    .read(a.state.data.cast::<u8>().cast_const().add(row as usize * row_bytes), row_bytes)?
             };
             initial[index[&row] as usize * row_bytes..][..row_bytes].copy_from_slice(&bytes);
         }
         let data = self.push("state", Block::copy_of(&initial), Some(initial))?;
         a.state.data = data.cast();
         a.state.shape[0] = total as i64;
-        a.sources =
-            self.table(sources.iter().map(|s| if *s <= -2 { -(index[&-(s + 2)] + 2) } else { *s }).collect())?;
+        a.sources = self
+            .table(sources.iter().map(|s| if *s <= -2 { -(index[&-(s + 2)] + 2) } else { *s }).collect())?;
         a.state_dst = self.table(dst.iter().map(|d| if *d >= 0 { index[d] } else { *d }).collect())?;
         Ok(a)
     }

@@ -107,7 +107,12 @@ impl Scheduler {
                 };
                 let stores = (&self.prefill, &mut *decode);
                 let observer = sequence.ticket.observer.take().map(RefCell::new);
-                let probe = Probe { observer: observer.as_ref(), guard: self.guard.as_ref(), shadow: None, copies: None };
+                let probe = Probe {
+                    observer: observer.as_ref(),
+                    guard: self.guard.as_ref(),
+                    shadow: None,
+                    copies: None,
+                };
                 let (kv, layouts) = (&sequence.kv, &sequence.layouts);
                 self.published.in_step.store(true, Ordering::Release);
                 let audit = self.audit.as_mut();

@@ -89,7 +89,9 @@ pub enum CaptureError {
         seam: String,
     },
     /// The device of the call failed.
-    #[error("the device failed under the call: {why}. Look at it with nvidia-smi, and make the request with `engine.guard`.")]
+    #[error(
+        "the device failed under the call: {why}. Look at it with nvidia-smi, and make the request with `engine.guard`."
+    )]
     Device {
         /// What the driver says.
         why: String,

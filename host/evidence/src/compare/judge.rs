@@ -44,11 +44,12 @@ pub(crate) fn checked(seam: Seam, op: Op) -> Checked {
     }
 }
 
-/// Layout of the pool that a call writes, or of the keys that it reads.
+/// Layout of the pool that a call writes, or of the entries or keys that it reads.
 pub(crate) fn layout_of(args: Args<'_>) -> u32 {
     match args {
         Args::Store(a) => a.pool.layout,
         Args::Compress(a) => a.pool.layout,
+        Args::Core(a) => a.swa.layout,
         Args::Select(a) => a.keys.layout,
         _ => KV_F32,
     }

@@ -105,7 +105,7 @@ impl Shadow {
             Args::Experts(a) => {
                 let scaled = self.scaled(call, a, generation, &mut weights).map_err(skipped)?;
                 Args::Experts(experts.insert(scaled))
-            },
+            }
             Args::Core(a) if layout != a.swa.layout => {
                 return Err(skipped("it reads another KV layout than the good end stores"));
             }
@@ -155,8 +155,7 @@ impl Shadow {
             return Ok(*a);
         }
         // SAFETY: the weights of a call that is looked at.
-        let mut scaled =
-            unsafe { call.memory.read(a.weights, n) }.map_err(|error| error.to_string())?;
+        let mut scaled = unsafe { call.memory.read(a.weights, n) }.map_err(|error| error.to_string())?;
         scaled.iter_mut().for_each(|w| *w = *w * a.routed_scale / target);
         let bytes: Vec<u8> = scaled.iter().flat_map(|w| w.to_ne_bytes()).collect();
         let room = Room::of(call.memory, &bytes).map_err(|error| error.to_string())?;

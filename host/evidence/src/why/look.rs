@@ -30,7 +30,8 @@ impl Look {
 
     /// Index in the call, and position, of the rows of interest.
     fn of_interest(&self, positions: Vec<i32>) -> Vec<(usize, usize)> {
-        let known = positions.into_iter().enumerate().filter_map(|(row, p)| Some((row, usize::try_from(p).ok()?)));
+        let known =
+            positions.into_iter().enumerate().filter_map(|(row, p)| Some((row, usize::try_from(p).ok()?)));
         known.filter(|(_, p)| self.rows.contains(p)).collect()
     }
 
