@@ -179,7 +179,7 @@ fn equal_calls_give_equal_bits_and_races_do_not() {
 fn every_op_replays_from_a_file() {
     let bench = lock();
     let (csa, hca) = (bench.layer(LayerClass::Csa), bench.layer(LayerClass::Hca));
-    let cell = |seam, op, layer| CellId { seam, op, phase: Some(Phase::Prefill), layer };
+    let cell = |seam, op, layer| CellId { seam, op, phase: Some(Phase::Prefill), layer, rank: None };
     let last = (TOKENS / CHUNK - 1) as u64;
     let ops = [
         (cell(Seam::Attention, Op::Store, Some(csa)), "attention"),
@@ -220,7 +220,7 @@ fn every_op_replays_from_a_file() {
 fn a_faulty_indexer_fails_on_replay_in_any_layout() {
     let bench = lock();
     let layer = Some(bench.layer(LayerClass::Csa));
-    let cell = CellId { seam: Seam::Indexer, op: Op::Select, phase: Some(Phase::Decode), layer };
+    let cell = CellId { seam: Seam::Indexer, op: Op::Select, phase: Some(Phase::Decode), layer, rank: None };
     let file = capture(&bench.engine, "live", cell, 2, &bench.workload).unwrap();
     let judge = |variant: &str| {
         let registry = bench.engine.slots().registry();

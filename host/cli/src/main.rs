@@ -33,6 +33,7 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<u8, Failure> {
     match cli.command {
         Command::Serve(args) => commands::serve::run(&args),
+        Command::Rank(args) => commands::rank::run(&args),
         Command::Slots(args) => commands::live::slots(&args),
         Command::Swap(args) => commands::live::swap(&args),
         Command::Rollback(args) => commands::live::rollback(&args),

@@ -38,8 +38,8 @@ pub use oracle::{
 };
 pub use plugins::{PluginPolicy, PluginsSection, ProbeSection, user_state_dir};
 pub use schema::{
-    BisectSection, Config, Device, EngineSection, ModelSection, NeedleSection, ServerSection, Topology,
-    WeightMemory,
+    BisectSection, Collective, Config, Device, EngineSection, ModelSection, NeedleSection, ServerSection,
+    Topology, WeightMemory,
 };
 pub use target::{Endpoint, EndpointPlace, TargetSection, WorkerSection};
 

@@ -149,6 +149,19 @@ impl<'de> Deserialize<'de> for Device {
     }
 }
 
+/// What carries the sums of tensor-parallel ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Collective {
+    /// `nccl` where every rank has a device of its own and the library is there, otherwise `shared`.
+    #[default]
+    Auto,
+    /// Shared host memory; values of a device are copied through it.
+    Shared,
+    /// NCCL.
+    Nccl,
+}
+
 /// Section `engine`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a mapping with the keys max_seqs, max_context, ...")]
@@ -157,6 +170,13 @@ pub struct EngineSection {
     pub device: Device,
     /// Whether decode steps on a CUDA device are recorded as graphs and launched again.
     pub graphs: bool,
+    /// Tensor-parallel ranks: processes on this host that each hold a part of the heads and experts. On CUDA, rank r takes the
+    /// device r after `device`.
+    #[serde(deserialize_with = "ranks")]
+    #[schemars(range(min = 1, max = 64))]
+    pub tp_size: u32,
+    /// What carries the sums of ranks.
+    pub collective: Collective,
     /// Sequences in one step, at most.
     #[serde(deserialize_with = "positive")]
     #[schemars(range(min = 1))]
@@ -196,6 +216,8 @@ impl Default for EngineSection {
         Self {
             device: Device::Cpu,
             graphs: true,
+            tp_size: 1,
+            collective: Collective::Auto,
             max_seqs: 8,
             max_context: 8192,
             chunk: 512,
@@ -444,6 +466,14 @@ pub(crate) fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usi
     match usize::deserialize(deserializer)? {
         0 => Err(D::Error::custom("expected a number of at least 1, found 0")),
         value => Ok(value),
+    }
+}
+
+/// A number of ranks.
+pub(crate) fn ranks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    match u32::deserialize(deserializer)? {
+        value @ 1..=64 => Ok(value),
+        value => Err(D::Error::custom(format_args!("expected a number of 1 to 64, found {value}"))),
     }
 }
 

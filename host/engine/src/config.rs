@@ -1,6 +1,6 @@
 //! Sizes and topology of an engine.
 
-use crate::{EngineError, PdSettings, SwapSettings};
+use crate::{EngineError, PdSettings, RankSettings, SwapSettings};
 use hotseam_kv::PAGE_TOKENS;
 use hotseam_model::ModelConfig;
 use hotseam_ops::Amx;
@@ -95,6 +95,8 @@ pub struct EngineConfig {
     pub prefix_across_writers: bool,
     /// Where swaps keep what outlasts the process, and their limits.
     pub swap: SwapSettings,
+    /// The tensor-parallel group; `None` for one rank.
+    pub ranks: Option<RankSettings>,
 }
 
 impl Default for EngineConfig {
@@ -115,6 +117,7 @@ impl Default for EngineConfig {
             amx: false,
             prefix_across_writers: false,
             swap: SwapSettings::default(),
+            ranks: None,
         }
     }
 }
@@ -169,6 +172,13 @@ impl EngineConfig {
             let field = "engine.topology";
             let expected = format!("paired for the role {}, which hands KV over", self.role);
             return Err(EngineError::Config { field, expected, found: self.topology.to_string() });
+        }
+        let several = self.ranks.is_some();
+        if several && (self.role != Role::Single || self.topology != Topology::Single) {
+            let (field, found) = ("engine.topology", self.topology.to_string());
+            let expected =
+                "single where engine.tp_size is above 1: a hand-off moves the KV of one rank".to_owned();
+            return Err(EngineError::Config { field, expected, found });
         }
         let on_device = matches!(self.device, Device::Cuda(_));
         if on_device && (self.role != Role::Single || self.topology != Topology::Single) {

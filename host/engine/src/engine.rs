@@ -3,6 +3,7 @@
 use crate::guard::{GuardLog, GuardReport};
 use crate::observe::{Observed, Observer};
 use crate::provenance::{self, Origin};
+use crate::ranks::Leader;
 use crate::request::{Handle, Request};
 use crate::scheduler::{Pair, Scheduler};
 use crate::sequence::Ticket;
@@ -13,6 +14,7 @@ use hotseam_model::Model;
 use hotseam_pd::{DecodeSide, Group, Patience, PrefillSide, Rank, Registry};
 use hotseam_slots::Slots;
 use serde::Serialize;
+use std::any::Any;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -130,12 +132,13 @@ impl Engine {
         });
         let (pair, control) = Self::pair(&config, mates.as_ref().map(|(group, _)| group))?;
         let registry = control.as_ref().map(|control| Arc::new(registry(&config, control, &model, &slots)));
+        let leader = leader(&config, &slots)?;
         let ends = Ends::new();
         let (ready, told) = bounded(1);
         let thread = std::thread::Builder::new().name("engine".into()).spawn({
             let (model, slots, config) = (Arc::clone(&model), Arc::clone(&slots), config.clone());
             let (published, link) = (Arc::clone(&published), Arc::clone(&ends.link));
-            move || match Scheduler::new(model, slots, config, published, link, pair) {
+            move || match Scheduler::new(model, slots, config, published, link, pair, leader) {
                 Ok(scheduler) => {
                     // Whoever started the engine waits for this.
                     let _ = ready.send(Ok(()));
@@ -213,10 +216,13 @@ impl Engine {
     /// step of it has rows of another request; later prompts wait until its prompt is done.
     ///
     /// # Errors
-    /// As [`Engine::submit`], and if steps run on a device, whose memory observers cannot look into.
+    /// As [`Engine::submit`], and if steps run on a device, whose memory observers cannot look into, or on several ranks.
     pub fn observe(&self, request: Request, observer: Box<dyn Observer>) -> Result<Handle, SubmitError> {
         if self.shared.config.device != Device::Cpu {
             return Err(SubmitError::Observed(self.shared.config.device));
+        }
+        if let Some(ranks) = &self.shared.config.ranks {
+            return Err(SubmitError::ObservedRanks(ranks.world));
         }
         self.take(request, Some(Observed(observer)))
     }
@@ -402,6 +408,16 @@ impl Engine {
     pub fn shutdown(&self) {
         self.shared.shutdown();
     }
+}
+
+/// The ranks that hold the tables of `slots`, if there are several.
+fn leader(config: &EngineConfig, slots: &Slots) -> Result<Option<Arc<Leader>>, EngineError> {
+    let Some(settings) = &config.ranks else { return Ok(None) };
+    let peers = slots.peers().cloned().map(|peers| peers as Arc<dyn Any + Send + Sync>);
+    let leader = peers.and_then(|peers| peers.downcast::<Leader>().ok());
+    let leader = leader.filter(|leader| leader.world() == settings.world);
+    let missing = || EngineError::Ranks(format!("the slots have no {} ranks", settings.world));
+    leader.map(Some).ok_or_else(missing)
 }
 
 /// The registry of a prefill worker, with its one rank.

@@ -39,6 +39,9 @@ pub enum EngineError {
     /// The KV memory cannot be had.
     #[error(transparent)]
     Kv(#[from] hotseam_kv::KvError),
+    /// The ranks of the tensor-parallel group did not start.
+    #[error("engine.tp_size: {0}")]
+    Ranks(String),
     /// The engine thread did not start.
     #[error("engine thread: {0}")]
     Thread(#[from] std::io::Error),
@@ -111,6 +114,12 @@ pub enum SubmitError {
          look at the same cells on their CPU variants, or compare answers with `hotseam bisect`"
     )]
     Observed(Device),
+    /// Calls of several ranks cannot be looked at.
+    #[error(
+        "the engine has {0} ranks, and who looks at calls would change or see those of one; set engine.tp_size to 1, or compare \
+         answers with `hotseam bisect`"
+    )]
+    ObservedRanks(u32),
     /// The waiting line is full.
     #[error("{0} requests are waiting; try again later")]
     Full(usize),

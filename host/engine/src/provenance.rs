@@ -215,6 +215,7 @@ fn flow_origins(
             op,
             phase: Phase::ALL.iter().copied().find(|phase| phase.id() == of.phase),
             layer: Some(layer as u32),
+            rank: None,
         };
         // Only compressed layers have compressed entries to read.
         reader

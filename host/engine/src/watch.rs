@@ -22,6 +22,8 @@ pub(crate) enum StepFault {
     Device(String),
     /// Numbers that are not finite came out, on a table in probation.
     NotFinite,
+    /// A rank of the tensor-parallel group is gone.
+    Lost(String),
 }
 
 impl From<StepError> for StepFault {
@@ -37,7 +39,9 @@ impl StepFault {
     fn failure(&self, step: u64) -> Failure {
         match self {
             Self::Call(error) => Failure { code: 501, message: format!("step {step}: {error}") },
-            Self::Device(error) => Failure { code: 501, message: format!("E-PLUG-501 step {step}: {error}") },
+            Self::Device(error) | Self::Lost(error) => {
+                Failure { code: 501, message: format!("E-PLUG-501 step {step}: {error}") }
+            }
             Self::NotFinite => Failure {
                 code: 502,
                 message: format!(
@@ -215,6 +219,8 @@ impl Watch {
     ) -> Option<Arc<Snapshot>> {
         let differs = |other: &Snapshot| match fault {
             StepFault::NotFinite | StepFault::Device(_) => true,
+            // No table helps.
+            StepFault::Lost(_) => false,
             StepFault::Call(error) => {
                 let of = |table: &Snapshot| {
                     let cell = table.cells().find(|c| c.cell == error.cell)?;

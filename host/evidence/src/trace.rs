@@ -51,6 +51,9 @@ pub struct TraceRow {
     pub class: Option<Class>,
     /// Layers, rising; empty outside the layers.
     pub layers: Vec<u32>,
+    /// Tensor-parallel ranks, rising; empty where there is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<u32>,
     /// Variant that serves the cells.
     pub variant: String,
     /// Hash of its code and options.
@@ -63,6 +66,7 @@ pub struct TraceRow {
 impl Trace {
     /// The receipts of `snapshot` since it was built.
     pub fn of(snapshot: &Snapshot) -> Self {
+        snapshot.count_elsewhere();
         let receipts = snapshot.cells().map(|view| Receipt {
             cell: view.cell,
             variant: view.generation.spec.to_string(),
@@ -94,15 +98,17 @@ impl Trace {
                 phase: receipt.cell.phase,
                 class: receipt.cell.layer.map(class),
                 layers: receipt.cell.layer.into_iter().collect(),
+                ranks: receipt.cell.rank.into_iter().collect(),
                 variant: receipt.variant.clone(),
                 hash: receipt.hash.clone(),
                 ran: receipt.ran,
             };
-            match rows.iter_mut().find(|other| row.like(other)) {
+            match rows.iter_mut().find(|other| row.like(other) && row.ranks == other.ranks) {
                 Some(other) => other.layers.extend(row.layers),
                 None => rows.push(row),
             }
         }
+        let mut rows = over_ranks(rows);
         rows.sort_by_key(|row| {
             (row.seam, row.hash.clone(), row.op, row.phase, row.class, row.layers.clone())
         });
@@ -146,8 +152,12 @@ impl fmt::Display for Trace {
             };
             write!(out, "  {:<10} {phase:<8} {class:<7} layers ", row.op.name())?;
             match row.ran {
-                Some((calls, rows)) => writeln!(out, "{layers:<12} {calls:>8} calls {rows:>10} rows")?,
-                None => writeln!(out, "{layers}")?,
+                Some((calls, rows)) => write!(out, "{layers:<12} {calls:>8} calls {rows:>10} rows")?,
+                None => write!(out, "{layers}")?,
+            }
+            match row.ranks.as_slice() {
+                [] => writeln!(out)?,
+                ranks => writeln!(out, " on ranks {}", NumberSet::of(ranks.iter().copied()))?,
             }
         }
         if !self.written.is_empty() {
@@ -155,6 +165,18 @@ impl fmt::Display for Trace {
         }
         self.written.iter().try_for_each(|row| write!(out, "{row}"))
     }
+}
+
+/// What is alike on several ranks is one row.
+fn over_ranks(rows: Vec<TraceRow>) -> Vec<TraceRow> {
+    let mut merged: Vec<TraceRow> = Vec::new();
+    for row in rows {
+        match merged.iter_mut().find(|other| row.like(other) && row.layers == other.layers) {
+            Some(other) => other.ranks.extend(row.ranks),
+            None => merged.push(row),
+        }
+    }
+    merged
 }
 
 fn short(hash: &str) -> &str {
@@ -166,7 +188,7 @@ mod tests {
     use super::*;
 
     fn receipt(seam: Seam, op: Op, layer: u32, hash: &str, calls: u64) -> Receipt {
-        let cell = CellId { seam, op, phase: Some(Phase::Decode), layer: Some(layer) };
+        let cell = CellId { seam, op, phase: Some(Phase::Decode), layer: Some(layer), rank: None };
         Receipt { cell, variant: format!("{seam}/x"), hash: hash.repeat(16), ran: Some((calls, calls * 8)) }
     }
 

@@ -56,6 +56,9 @@ pub struct CellId {
     pub phase: Option<Phase>,
     /// Layer number; `None` for `mhc.head` and `kv_transport`, which lie outside the layers.
     pub layer: Option<u32>,
+    /// Tensor-parallel rank; `None` where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
 }
 
 impl CellId {
@@ -67,7 +70,7 @@ impl CellId {
             op: (self.op != Op::Transport).then_some(self.op),
             phase: self.phase,
             scope: self.layer.map_or(Scope::All, |layer| Scope::Layers(NumberSet::one(layer))),
-            ranks: None,
+            ranks: self.rank.map(NumberSet::one),
             topology: None,
         }
     }

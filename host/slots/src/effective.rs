@@ -56,10 +56,12 @@ fn check(selector: &Selector, geometry: &Geometry, lenient: bool) -> Result<bool
         return Err(SlotsError::Layer { selector: selector.to_string(), layer, layers: geometry.layers() });
     }
     let no_match = |why: String| Err(SlotsError::NoMatch { selector: selector.to_string(), why });
-    if let Some(ranks) = selector.ranks.as_ref().filter(|r| !r.contains(0)) {
-        return no_match(format!(
-            "ranks {ranks} do not exist here, this is rank 0 of 1. Leave `/ranks` away."
-        ));
+    if let Some(ranks) = selector.ranks.as_ref().filter(|r| !(0..geometry.ranks).any(|rank| r.contains(rank)))
+    {
+        return no_match(match geometry.ranks {
+            1 => format!("ranks {ranks} do not exist here, this is rank 0 of 1. Leave `/ranks` away."),
+            all => format!("ranks {ranks} do not exist here, there are 0 to {}. Correct the ranks.", all - 1),
+        });
     }
     if let Some(wanted) = selector.topology.filter(|t| *t != geometry.topology) {
         let why =

@@ -209,6 +209,14 @@ pub enum SlotsError {
         /// The assignment.
         name: String,
     },
+    /// Another rank of the tensor-parallel group does not hold the same table.
+    #[error("E-PLUG-406 rank {rank}: {message}")]
+    Rank {
+        /// The rank.
+        rank: u32,
+        /// Its reason.
+        message: String,
+    },
     /// There is no earlier rule list to go back to.
     #[error(
         "assignment `{name}` has no change to roll back. One change is kept; `hotseam swap '!SELECTOR'` takes older ones \
@@ -233,6 +241,7 @@ impl SlotsError {
             Self::BaseSeam { .. } | Self::Seam { .. } => Some(206),
             Self::Device { .. } | Self::BaseDevice { .. } => Some(210),
             Self::LayoutChange { .. } => Some(402),
+            Self::Rank { .. } => Some(406),
             _ => None,
         }
     }

@@ -21,6 +21,10 @@ pub struct Geometry {
     pub rope_dim: u32,
     /// Placement of prefill and decode; `kv_transport` has a cell only when paired.
     pub topology: Topology,
+    /// Ranks of the tensor-parallel group; each has all cells.
+    pub ranks: u32,
+    /// The rank whose cells this process calls.
+    pub rank: u32,
 }
 
 impl Geometry {
@@ -34,7 +38,24 @@ impl Geometry {
             index_head_dim: config.index_head_dim as u32,
             rope_dim: config.qk_rope_head_dim as u32,
             topology,
+            ranks: 1,
+            rank: 0,
         }
+    }
+
+    /// The same model on rank `rank` of `ranks`.
+    pub fn of_rank(self, rank: u32, ranks: u32) -> Self {
+        Self { ranks, rank, ..self }
+    }
+
+    /// The number that the cells of a rank have in their names; `None` where there is one rank.
+    pub(crate) fn named(&self, rank: u32) -> Option<u32> {
+        (self.ranks > 1).then_some(rank)
+    }
+
+    /// What assignments of equal digests have alike: the same on all ranks.
+    pub(crate) fn text(&self) -> String {
+        format!("{:?}", Self { rank: 0, ..self.clone() })
     }
 
     /// Number of layers.
@@ -62,8 +83,14 @@ impl Geometry {
         }
     }
 
-    /// All cells: by phase, then layer, then seam; after the layers of a phase its `mhc.head`; last `kv_transport`.
+    /// All cells: by rank, this process's first; then phase, layer and seam; after the layers of a phase its `mhc.head`; last
+    /// `kv_transport`.
     pub fn cells(&self) -> Vec<Cell> {
+        let others = (0..self.ranks).filter(|rank| *rank != self.rank);
+        std::iter::once(self.rank).chain(others).flat_map(|rank| self.cells_of(self.named(rank))).collect()
+    }
+
+    fn cells_of(&self, rank: Option<u32>) -> Vec<Cell> {
         let mut cells = Vec::new();
         for &phase in Phase::ALL {
             for (layer, &class) in self.classes.iter().enumerate() {
@@ -74,16 +101,16 @@ impl Geometry {
                             Seam::Moe => Class::Topk,
                             _ => class.into(),
                         };
-                        let id = CellId { seam, op, phase: Some(phase), layer: Some(layer as u32) };
+                        let id = CellId { seam, op, phase: Some(phase), layer: Some(layer as u32), rank };
                         cells.push(Cell { id, class: Some(class) });
                     }
                 }
             }
-            let head = CellId { seam: Seam::Mhc, op: Op::Head, phase: Some(phase), layer: None };
+            let head = CellId { seam: Seam::Mhc, op: Op::Head, phase: Some(phase), layer: None, rank };
             cells.push(Cell { id: head, class: None });
         }
         if self.topology == Topology::Paired {
-            let id = CellId { seam: Seam::KvTransport, op: Op::Transport, phase: None, layer: None };
+            let id = CellId { seam: Seam::KvTransport, op: Op::Transport, phase: None, layer: None, rank };
             cells.push(Cell { id, class: None });
         }
         cells

@@ -1,6 +1,6 @@
 //! Variants, selectors, assignments, snapshots, receipts.
 //!
-//! A *cell* (seam, op, phase, layer) is the smallest thing that can be swapped. An *assignment* is a named list of
+//! A *cell* (seam, op, phase, layer, and rank where there are several) is the smallest thing that can be swapped. An *assignment* is a named list of
 //! [`Rule`]s, each a [`Selector`] and the [`VariantSpec`] that its cells use. [`Slots`] turns rules into an immutable
 //! [`Snapshot`], in which every cell is bound to a function and an instance; the engine takes one snapshot a step and
 //! does nothing but call. Writers build a new snapshot and put it in place of the old one; old instances end when the
@@ -11,6 +11,7 @@ mod cell;
 mod diff;
 mod digest;
 mod effective;
+mod elsewhere;
 mod error;
 mod generation;
 mod geometry;
@@ -33,6 +34,7 @@ pub use bound::{
 pub use cell::{Cell, CellId, Class};
 pub use diff::{CellChange, CellVariant, SwapReport, changes};
 pub use digest::{Digest, DigestError};
+pub use elsewhere::{Counted, Peers};
 pub use error::SlotsError;
 pub use generation::Generation;
 pub use geometry::Geometry;

@@ -19,6 +19,12 @@ impl Receipt {
         self.rows.fetch_add(rows, Ordering::Relaxed);
     }
 
+    /// Takes over what another rank has counted.
+    pub(crate) fn set(&self, calls: u64, rows: u64) {
+        self.calls.store(calls, Ordering::Relaxed);
+        self.rows.store(rows, Ordering::Relaxed);
+    }
+
     /// Calls made, failed ones included.
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)

@@ -22,7 +22,7 @@ pub struct Selector {
     pub phase: Option<Phase>,
     /// Layers.
     pub scope: Scope,
-    /// Tensor-parallel ranks, or all. There is one rank here, number 0.
+    /// Tensor-parallel ranks, or all.
     pub ranks: Option<NumberSet>,
     /// One topology, or any; a rule for another topology than the running one is kept and has no effect.
     pub topology: Option<Topology>,
@@ -70,7 +70,7 @@ impl Selector {
             && self.seam == cell.id.seam
             && self.op.is_none_or(|op| op == cell.id.op)
             && self.phase.is_none_or(|phase| Some(phase) == cell.id.phase)
-            && self.ranks.as_ref().is_none_or(|ranks| ranks.contains(0))
+            && self.ranks.as_ref().is_none_or(|ranks| ranks.contains(cell.id.rank.unwrap_or(0)))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::diff::{CellChange, SwapReport, changes};
 use crate::effective::{Resolved, deciders, effective, resolve};
+use crate::elsewhere::{Peers, Shared};
 use crate::error::SlotsError;
 use crate::registry::Registry;
 use crate::rule::Rule;
@@ -26,6 +27,7 @@ pub enum LayoutPolicy {
 #[derive(Debug)]
 pub struct Slots {
     registry: Registry,
+    peers: Option<Arc<dyn Peers>>,
     snapshots: ArcSwap<HashMap<String, Entry>>,
     state: Mutex<State>,
 }
@@ -65,7 +67,25 @@ struct Previous {
 impl Slots {
     /// No assignments yet.
     pub fn new(registry: Registry) -> Self {
-        Self { registry, snapshots: ArcSwap::default(), state: Mutex::default() }
+        Self { registry, peers: None, snapshots: ArcSwap::default(), state: Mutex::default() }
+    }
+
+    /// The same, whose tables the other ranks of a tensor-parallel group hold as well.
+    pub fn with_peers(self, peers: Arc<dyn Peers>) -> Self {
+        Self { peers: Some(peers), ..self }
+    }
+
+    /// The other ranks.
+    pub fn peers(&self) -> Option<&Arc<dyn Peers>> {
+        self.peers.as_ref()
+    }
+
+    /// A table that is in no assignment: what a rank makes of the rules that the first rank names.
+    ///
+    /// # Errors
+    /// As [`Slots::define`].
+    pub fn table(&self, name: &str, rules: &[Rule]) -> Result<Arc<Snapshot>, SlotsError> {
+        self.build(name, &self.resolve_all(rules)?)
     }
 
     /// Where generations come from.
@@ -291,7 +311,11 @@ impl Slots {
     fn build(&self, name: &str, rules: &[Resolved]) -> Result<Arc<Snapshot>, SlotsError> {
         let geometry = self.registry.geometry();
         let table = effective(name, rules, geometry)?;
-        Snapshot::new(name, table, geometry).map(Arc::new)
+        let table = Snapshot::new(name, table, geometry)?;
+        let Some(peers) = &self.peers else { return Ok(Arc::new(table)) };
+        let rules: Vec<Rule> = rules.iter().map(|resolved| resolved.rule.clone()).collect();
+        let shared = Shared::tell(Arc::clone(peers), name, &rules, table.digest())?;
+        Ok(Arc::new(table.shared(shared)))
     }
 
     /// Drops changes that decide no cell any more, so that their instances can end and lists do not grow for ever.

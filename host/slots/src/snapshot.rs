@@ -6,6 +6,7 @@ use crate::bound::{
 };
 use crate::cell::CellId;
 use crate::digest::Digest;
+use crate::elsewhere::Shared;
 use crate::error::SlotsError;
 use crate::generation::Generation;
 use crate::geometry::Geometry;
@@ -16,6 +17,7 @@ use hotseam_loader::Shape;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// An immutable table of everything that a step calls. Cheap to share and to read.
 #[derive(Debug)]
@@ -24,9 +26,22 @@ pub struct Snapshot {
     layers: [Vec<LayerCells>; 2],
     heads: [Bound<HeadFn>; 2],
     transport: Option<TransportCell>,
+    /// The cells of the other ranks, which call them.
+    others: Vec<Elsewhere>,
+    /// Set where other ranks hold this table too.
+    shared: Option<Shared>,
     digest: Digest,
     prefill_digest: Digest,
     layout_digest: Digest,
+}
+
+/// A cell of another rank.
+#[derive(Debug)]
+struct Elsewhere {
+    cell: CellId,
+    generation: Arc<Generation>,
+    /// As that rank last said.
+    receipt: Receipt,
 }
 
 /// The cells of one layer in one phase.
@@ -153,13 +168,51 @@ impl Snapshot {
         geometry: &Geometry,
     ) -> Result<Self, SlotsError> {
         let Digests { digest, prefill_digest, layout_digest } = digests(&table, geometry);
-        let cells = Cells(table.into_iter().collect());
+        let own = geometry.named(geometry.rank);
+        let (here, there): (Vec<_>, Vec<_>) = table.into_iter().partition(|(cell, _)| cell.rank == own);
+        let elsewhere = |(cell, generation)| Elsewhere { cell, generation, receipt: Receipt::default() };
+        let others = there.into_iter().map(elsewhere).collect();
+        let cells = Cells { served: here.into_iter().collect(), rank: own };
         let layers = both(|phase| {
             (0..geometry.layers()).map(|layer| cells.layer(phase, layer, geometry)).collect::<Result<_, _>>()
         })?;
-        let heads = both(|phase| cells.bind(id(Seam::Mhc, Op::Head, Some(phase), None), mhc, |t| t.head))?;
+        let heads =
+            both(|phase| cells.bind(id(Seam::Mhc, Op::Head, Some(phase), None, own), mhc, |t| t.head))?;
         let transport = if geometry.topology == Topology::Paired { Some(cells.transport()?) } else { None };
-        Ok(Self { name: name.to_owned(), layers, heads, transport, digest, prefill_digest, layout_digest })
+        let (name, shared) = (name.to_owned(), None);
+        Ok(Self { name, layers, heads, transport, others, shared, digest, prefill_digest, layout_digest })
+    }
+
+    /// The same table, which other ranks hold as well.
+    pub(crate) fn shared(self, shared: Shared) -> Self {
+        Self { shared: Some(shared), ..self }
+    }
+
+    /// What the other ranks know this table by; 0 if there are none.
+    pub fn number(&self) -> u64 {
+        self.shared.as_ref().map_or(0, Shared::number)
+    }
+
+    /// Asks the other ranks for their counts, which [`Snapshot::cells`] then shows; a group that is ending keeps the old ones. Does
+    /// nothing where there are no others.
+    pub fn count_elsewhere(&self) {
+        let Some(shared) = &self.shared else { return };
+        let counts = shared.counts().unwrap_or_else(|error| {
+            tracing::warn!(%error, "what other ranks ran is not known");
+            Vec::new()
+        });
+        for other in &self.others {
+            if let Some((_, calls, rows)) = counts.iter().find(|(cell, ..)| *cell == other.cell) {
+                other.receipt.set(*calls, *rows);
+            }
+        }
+    }
+
+    /// Notes that another rank's instance panicked.
+    pub fn poison(&self, cell: CellId) {
+        if let Some(other) = self.others.iter().find(|other| other.cell == cell) {
+            other.generation.poisoned.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Name of the assignment.
@@ -221,8 +274,14 @@ impl Snapshot {
         self.layers[0][layer].index_compress.as_ref().map(|b| Layout::of(&b.generation))
     }
 
-    /// All cells with what serves them and their counts, in the order of [`Geometry::cells`].
+    /// All cells with what serves them and their counts, in the order of [`Geometry::cells`]. The counts of other ranks are those
+    /// of the last [`Snapshot::count_elsewhere`].
     pub fn cells(&self) -> impl Iterator<Item = CellView<'_>> {
+        self.own_cells().chain(self.others.iter().map(Elsewhere::view))
+    }
+
+    /// As [`Snapshot::cells`], of the cells that this process calls.
+    pub fn own_cells(&self) -> impl Iterator<Item = CellView<'_>> {
         let phase = |p: Phase| {
             self.layers[p as usize]
                 .iter()
@@ -238,6 +297,13 @@ impl Snapshot {
         let unique: BTreeMap<u64, _> =
             self.cells().map(|c| (c.generation.id, c.generation.clone())).collect();
         unique.into_values().collect()
+    }
+}
+
+impl Elsewhere {
+    fn view(&self) -> CellView<'_> {
+        let (calls, rows) = (self.receipt.calls(), self.receipt.rows());
+        CellView { cell: self.cell, generation: &self.generation, calls, rows }
     }
 }
 
@@ -275,8 +341,8 @@ impl TransportCell {
     }
 }
 
-fn id(seam: Seam, op: Op, phase: Option<Phase>, layer: Option<usize>) -> CellId {
-    CellId { seam, op, phase, layer: layer.map(|l| l as u32) }
+fn id(seam: Seam, op: Op, phase: Option<Phase>, layer: Option<usize>, rank: Option<u32>) -> CellId {
+    CellId { seam, op, phase, layer: layer.map(|l| l as u32), rank }
 }
 
 /// The results for both phases, in their order.
@@ -284,8 +350,11 @@ fn both<T>(of: impl Fn(Phase) -> Result<T, SlotsError>) -> Result<[T; 2], SlotsE
     Ok([of(Phase::Prefill)?, of(Phase::Decode)?])
 }
 
-/// What serves each cell.
-struct Cells(HashMap<CellId, Arc<Generation>>);
+/// What serves each cell of a rank.
+struct Cells {
+    served: HashMap<CellId, Arc<Generation>>,
+    rank: Option<u32>,
+}
 
 impl Cells {
     /// Binds one cell to the function that `pick` finds in the table that `table` finds.
@@ -301,13 +370,13 @@ impl Cells {
             op: cell.op.to_string(),
             next: "Give the cell to a variant that has it.".to_owned(),
         };
-        let generation = self.0.get(&cell).cloned().ok_or_else(|| missing("none".to_owned()))?;
+        let generation = self.served.get(&cell).cloned().ok_or_else(|| missing("none".to_owned()))?;
         let f = table(&generation).and_then(pick).ok_or_else(|| missing(generation.spec.to_string()))?;
         Ok(Bound::new(cell, generation, f))
     }
 
     fn layer(&self, phase: Phase, layer: usize, geometry: &Geometry) -> Result<LayerCells, SlotsError> {
-        let cell = |seam, op| id(seam, op, Some(phase), Some(layer));
+        let cell = |seam, op| id(seam, op, Some(phase), Some(layer), self.rank);
         let has = |seam, op| Geometry::has(geometry.classes[layer], seam, op);
         let compress = has(Seam::Attention, Op::Compress);
         let index = has(Seam::Indexer, Op::Select);
@@ -331,7 +400,7 @@ impl Cells {
     }
 
     fn remote(&self, cell: CellId) -> Result<Option<RemoteCell>, SlotsError> {
-        let has = self.0.get(&cell).and_then(|generation| transport(generation));
+        let has = self.served.get(&cell).and_then(|generation| transport(generation));
         if has.is_none_or(|t| t.endpoint.is_none()) {
             return Ok(None);
         }
@@ -344,7 +413,7 @@ impl Cells {
     }
 
     fn transport(&self) -> Result<TransportCell, SlotsError> {
-        let cell = id(Seam::KvTransport, Op::Transport, None, None);
+        let cell = id(Seam::KvTransport, Op::Transport, None, None, self.rank);
         Ok(TransportCell {
             register: self.bind(cell, transport, |t| t.register)?,
             put: self.bind(cell, transport, |t| t.put)?,
@@ -383,7 +452,7 @@ struct Digests {
 
 /// Hash of all cells, hash of the prefill cells with all layouts, and hash of the layouts.
 fn digests(table: &[(CellId, Arc<Generation>)], geometry: &Geometry) -> Digests {
-    let mut all = vec![format!("{geometry:?}")];
+    let mut all = vec![geometry.text()];
     let (mut prefill, mut layouts) = (all.clone(), all.clone());
     for (cell, generation) in table {
         let line = format!("{cell} {}", generation.hash);

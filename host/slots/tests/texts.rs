@@ -133,7 +133,7 @@ fn bad_selectors_say_what_and_suggest() {
 
 #[test]
 fn a_cell_prints_as_its_selector() {
-    let cell = |seam, op, phase, layer| CellId { seam, op, phase, layer };
+    let cell = |seam, op, phase, layer| CellId { seam, op, phase, layer, rank: None };
     for (cell, text) in [
         (cell(Seam::Indexer, Op::Select, Some(Phase::Decode), Some(3)), "indexer.select@decode:layers=3"),
         (cell(Seam::Mhc, Op::Head, Some(Phase::Prefill), None), "mhc.head@prefill"),

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use hotseam_slots::NumberSet;
 use serde::{Deserialize, Serialize};
 
 /// A set of atoms that are switched to the bad side; all others are on the good side.
@@ -109,7 +110,7 @@ pub struct Atom {
     pub requires: Vec<usize>,
 }
 
-/// One delta on all layers of one class in one phase: what the search treats as one item.
+/// One delta on all layers of one class in one phase, on the same ranks: what the search treats as one item.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// Seam.
@@ -120,6 +121,9 @@ pub struct Change {
     pub phase: Span,
     /// Class of the layers.
     pub class: Class,
+    /// Tensor-parallel ranks, if it is not on all of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<u32>,
     /// What differs.
     pub delta: Delta,
     /// The variants, with options, that run when only this change (and what it requires) is switched.
@@ -129,12 +133,16 @@ pub struct Change {
 }
 
 impl Change {
-    /// Where the change applies, such as `indexer@decode csa`.
+    /// Where the change applies, such as `indexer@decode csa`, or `moe@decode topk /ranks=1`.
     pub fn place(&self) -> String {
-        match (self.phase, self.class) {
+        let cells = match (self.phase, self.class) {
             (Span::Handoff, _) => self.seam.clone(),
             (phase, Class::Model) => format!("{}.{}@{phase}", self.seam, self.ops.join("+")),
             (phase, class) => format!("{}@{phase} {class}", self.seam),
+        };
+        match self.ranks.is_empty() {
+            true => cells,
+            false => format!("{cells} /ranks={}", NumberSet::of(self.ranks.iter().copied())),
         }
     }
 

@@ -150,6 +150,7 @@ impl Builder {
             ops: vec!["op".into()],
             phase,
             class,
+            ranks: Vec::new(),
             delta,
             variants: vec![variant.into()],
             atoms,

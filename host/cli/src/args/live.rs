@@ -22,6 +22,23 @@ pub(crate) struct ServeArgs {
     pub(crate) log_json: bool,
 }
 
+/// `hotseam rank`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example, which starts three of them:\n  hotseam serve -c configs/quickstart.yaml --set engine.tp_size=4"
+)]
+pub(crate) struct RankArgs {
+    /// Number of the inherited socket for tables.
+    #[arg(long, value_name = "FD")]
+    pub(crate) link: i32,
+    /// Number of the inherited socket for steps.
+    #[arg(long, value_name = "FD")]
+    pub(crate) steps: i32,
+    /// Number of the inherited memory.
+    #[arg(long, value_name = "FD")]
+    pub(crate) shared: i32,
+}
+
 /// Which server.
 #[derive(Debug, Args)]
 pub(crate) struct AdminArgs {

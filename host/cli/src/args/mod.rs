@@ -25,8 +25,8 @@ pub(crate) use checkpoint::{CheckpointArgs, CheckpointCommand, ConvertArgs, Insp
 pub(crate) use evidence::{NeedleArgs, NeedleTask};
 pub(crate) use graft::{GraftArgs, GraftOracle};
 pub(crate) use live::{
-    AdminArgs, Check, Kv, LoadArgs, ReloadArgs, RollbackArgs, ServeArgs, SlotsArgs, SlotsCommand, SwapArgs,
-    SwapHow, TraceArgs,
+    AdminArgs, Check, Kv, LoadArgs, RankArgs, ReloadArgs, RollbackArgs, ServeArgs, SlotsArgs, SlotsCommand,
+    SwapArgs, SwapHow, TraceArgs,
 };
 pub(crate) use observe::{CaptureArgs, CompareArgs, WorkloadArgs};
 pub(crate) use offline::{ConfigArgs, ConfigCommand};
@@ -52,6 +52,9 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Serve a model over HTTP.
     Serve(ServeArgs),
+    /// Run one rank of a tensor-parallel group. A leader starts it: `serve` and others with engine.tp_size above 1.
+    #[command(hide = true)]
+    Rank(RankArgs),
     /// Show which variant each cell of a running server uses.
     Slots(SlotsArgs),
     /// Give cells of a running server to another variant.

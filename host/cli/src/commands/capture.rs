@@ -61,7 +61,7 @@ fn parse_cell(text: &str) -> Result<CellId, Failure> {
     let whole = selector.op == Some(Op::Head) && selector.scope == Scope::All;
     match (selector.op, selector.phase) {
         (Some(op), Some(phase)) if (layer.is_some() || whole) && selector.seam != Seam::KvTransport => {
-            Ok(CellId { seam: selector.seam, op, phase: Some(phase), layer })
+            Ok(CellId { seam: selector.seam, op, phase: Some(phase), layer, rank: None })
         }
         _ => Err(Failure::usage(anyhow!(
             "`{text}` is no single cell; name seam, op, phase and layer, such as indexer.select@decode:layers=2"
@@ -81,6 +81,8 @@ pub(crate) fn replay(args: &PluginCheckArgs, file: &Path) -> Result<u8, Failure>
         index_head_dim: dim,
         rope_dim,
         topology: Topology::Paired,
+        ranks: 1,
+        rank: 0,
     };
     let registry = Registry::new(super::plugin::files::loader(&args.files)?, geometry);
     let generation = registry.generation_on(Device::Cpu, &spec).map_err(Failure::usage)?;

@@ -12,5 +12,6 @@ pub(crate) mod kv_map;
 pub(crate) mod live;
 pub(crate) mod needle;
 pub(crate) mod plugin;
+pub(crate) mod rank;
 pub(crate) mod serve;
 pub(crate) mod why;

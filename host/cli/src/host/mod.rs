@@ -4,6 +4,7 @@ mod crash;
 mod expose;
 mod plugins;
 mod progress;
+mod ranks;
 mod reload;
 mod rules;
 mod target;
@@ -17,7 +18,7 @@ use anyhow::Context as _;
 use hotseam_config::{Config, DisaggregationSection, WeightMemory};
 use hotseam_encoding::Tokenizer;
 use hotseam_engine::{
-    Device, Engine, EngineConfig, EngineError, GuardReport, PdSettings, Role, SwapSettings,
+    Device, Engine, EngineConfig, EngineError, GuardReport, Leader, PdSettings, Role, SwapSettings,
 };
 use hotseam_model::{Model, ModelConfig};
 use hotseam_slots::{Geometry, Registry, Slots, Topology};
@@ -29,6 +30,8 @@ use crate::terminal;
 pub(crate) use expose::expose;
 pub(crate) use plugins::{loader, plugin_dirs};
 pub(crate) use progress::{Bar, spinner};
+pub(crate) use ranks::run as run_rank;
+use ranks::threads;
 pub(crate) use reload::ConfigSource;
 pub(crate) use rules::{named, parse as parse_rule};
 pub(crate) use target::{Plugins, target};
@@ -86,20 +89,29 @@ pub(crate) fn load_config(path: &Path, set: &[String]) -> Result<Config, Failure
 /// # Errors
 /// Usage, naming the assignment, if a rule or plugin is refused.
 pub(crate) fn slots(config: &Config, model: &ModelConfig) -> Result<Slots, Failure> {
-    slots_after(config, model, false)
+    slots_after(config, model, false, None)
 }
 
 /// As [`slots`]; for a `server`, what a crash in the middle of a swap left behind is made good first.
-fn slots_after(config: &Config, model: &ModelConfig, server: bool) -> Result<Slots, Failure> {
+fn slots_after(
+    config: &Config,
+    model: &ModelConfig,
+    server: bool,
+    leader: Option<Arc<Leader>>,
+) -> Result<Slots, Failure> {
     let loader = loader(&config.plugins)
         .map_err(|unusable| Failure::usage(config.error_at(&unusable.field, unusable.error.to_string())))?;
     let marker = if server { crash::recovered(&loader, &owner(config)) } else { None };
-    let geometry = Geometry::new(model, topology(config));
+    let geometry = Geometry::new(model, topology(config)).of_rank(0, config.engine.tp_size);
     let device = device(config);
     if let Device::Cuda(ordinal) = device {
         hotseam_loader::init_device(ordinal);
     }
     let slots = Slots::new(Registry::new(loader, geometry).on(device.of_variants()));
+    let slots = match leader {
+        Some(leader) => slots.with_peers(leader),
+        None => slots,
+    };
     for (name, _) in config.assignments.iter() {
         if crash::restored(marker.as_ref(), &slots, name) {
             continue;
@@ -137,7 +149,13 @@ fn launch(config: &Config, server: bool) -> Result<Host, Failure> {
     let path = &config.model.path;
     let spinner = spinner(&format!("loading {}", path.display()));
     check_threads(config)?;
-    let threads = hotseam_loader::init_threads(config.engine.threads);
+    let threads = threads(config.engine.threads, config.engine.tp_size);
+    // A command that runs the model in its own process is both ends of a pair.
+    let role = if server { role(config) } else { Role::Single };
+    let dimensions = hotseam_checkpoint::read_config(path).map_err(Failure::usage)?;
+    let sizes = EngineConfig { role, ..engine_sizes(config, &dimensions)? };
+    // The other ranks load their parts meanwhile.
+    let leader = ranks::leader(&sizes, &dimensions)?;
     let mut loaded =
         hotseam_checkpoint::read(path, |done, total| spinner.tick(done, total)).map_err(Failure::usage)?;
     if config.model.memory == WeightMemory::Copied {
@@ -148,10 +166,7 @@ fn launch(config: &Config, server: bool) -> Result<Host, Failure> {
         tracing::info!("{note}");
     }
     let tokenizer = Tokenizer::load(path).map_err(Failure::usage)?;
-    let slots = slots_after(config, &loaded.config, server)?;
-    // A command that runs the model in its own process is both ends of a pair.
-    let role = if server { role(config) } else { Role::Single };
-    let sizes = EngineConfig { role, ..engine_sizes(config, &loaded.config)? };
+    let slots = slots_after(config, &loaded.config, server, leader)?;
     // Compressed entries are roped at positions of the text, so the context is all that is asked for.
     let model = Model::new(loaded.config, loaded.weights, config.engine.max_context);
     let engine = Engine::start(Arc::new(model), Arc::new(slots), sizes).map_err(Failure::usage)?;
@@ -172,8 +187,9 @@ pub(crate) fn beside(
     let mut config = config.clone();
     config.engine.topology = topology;
     let model = host.engine.model();
-    let slots = slots(&config, &model.config)?;
     let sizes = engine_sizes(&config, &model.config)?;
+    let leader = ranks::leader(&sizes, &model.config)?;
+    let slots = slots_after(&config, &model.config, false, leader)?;
     Engine::start(model.clone(), Arc::new(slots), sizes).map_err(Failure::usage)
 }
 
@@ -245,6 +261,7 @@ pub(crate) fn engine_sizes(config: &Config, model: &ModelConfig) -> Result<Engin
         prefix_cache_bytes: section.prefix_cache_bytes,
         guard: section.guard,
         amx: section.amx,
+        ranks: ranks::settings(config)?,
         swap: SwapSettings { owner: owner(config), exit_on_hang: true, ..SwapSettings::default() },
         ..EngineConfig::default()
     };

@@ -88,6 +88,6 @@ fn probe(section: &PluginsSection) -> anyhow::Result<Probe> {
     Ok(probe)
 }
 
-fn this_program() -> anyhow::Result<PathBuf> {
+pub(super) fn this_program() -> anyhow::Result<PathBuf> {
     std::env::current_exe().context("cannot find this program")
 }

@@ -114,7 +114,9 @@ impl Scheduler {
             && !ticket.request.tap_logits
             && ticket.request.prompt_logprobs.is_none()
             && ticket.observer.is_none()
-            && ticket.resume.is_none();
+            && ticket.resume.is_none()
+            // Saved states are those of one rank.
+            && self.ranks.is_none();
         let digest = self.prefix_digest(&snapshot);
         let saved = match reuse {
             true => self.prefixes.get(&prefix::key(&ticket.request, digest)),

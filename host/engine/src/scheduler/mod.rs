@@ -8,6 +8,7 @@ mod admit;
 mod decode;
 mod pair;
 mod prefill;
+mod ranks;
 mod receiving;
 mod sending;
 mod step;
@@ -19,6 +20,7 @@ use crate::guard::Guard;
 use crate::handoff::Handoff;
 use crate::prefix::PrefixCache;
 use crate::provenance::Provenance;
+use crate::ranks::{Leader, make_current};
 use crate::sequence::{Sequence, Stage, Ticket};
 use crate::swaps::trial::{Link, Trial};
 use crate::watch::Watch;
@@ -32,6 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub(crate) use pair::Pair;
+use ranks::Ranks;
 
 /// The engine thread's state.
 pub(crate) struct Scheduler {
@@ -69,6 +72,25 @@ pub(crate) struct Scheduler {
     pair: Pair,
     /// Set where hand-offs are audited.
     audit: Option<Audit>,
+    /// The other ranks.
+    ranks: Option<Ranks>,
+}
+
+/// The sizes of a KV store.
+pub(crate) fn store(config: &EngineConfig) -> KvConfig {
+    KvConfig {
+        pages: config.total_pages(),
+        max_seqs: config.max_seqs,
+        max_rows: config.max_rows(),
+        place: match config.device {
+            Device::Cpu => Place::Host,
+            Device::Cuda(ordinal) => Place::Device(ordinal),
+        },
+    }
+}
+
+fn taken() -> EngineError {
+    EngineError::Ranks("the ranks of these slots serve another engine; start others".to_owned())
 }
 
 /// The layouts that a snapshot's variants declare.
@@ -111,22 +133,27 @@ impl Scheduler {
         published: Arc<Published>,
         link: Arc<Link>,
         pair: Pair,
+        leader: Option<Arc<Leader>>,
     ) -> Result<Self, EngineError> {
         let paired = config.topology == Topology::Paired;
-        let kv = KvConfig {
-            pages: config.total_pages(),
-            max_seqs: config.max_seqs,
-            max_rows: config.max_rows(),
-            place: match config.device {
-                Device::Cpu => Place::Host,
-                Device::Cuda(ordinal) => Place::Device(ordinal),
-            },
-        };
+        let kv = store(&config);
         // A store that is sent from is one that a transport may map elsewhere.
         let sends = paired && config.role != Role::Decode;
         let place = if sends && kv.place == Place::Host { Place::Shared } else { kv.place };
         // It makes the device's context current, so it comes first.
-        let forward = Forward::new(&model, &config)?;
+        let (forward, ranks) = match leader {
+            None => (Forward::new(&model, &config, None)?, None),
+            Some(leader) => {
+                let (steps, start) = leader.take().ok_or_else(taken)?;
+                // Kept until the forward pass has its own hold of the context.
+                let _device = make_current(config.device)?;
+                let own = Model::clone(&model)
+                    .of_rank(0, leader.world())
+                    .map_err(|error| EngineError::Ranks(error.to_string()))?;
+                let forward = Forward::new(&Arc::new(own), &config, Some(start.join()?))?;
+                (forward, Some(Ranks::of(leader, steps)?))
+            }
+        };
         let prefill = KvStore::new(&model.config, KvConfig { place, ..kv })?;
         let both = paired && config.role == Role::Single;
         let decode = both.then(|| KvStore::new(&model.config, kv)).transpose()?;
@@ -151,6 +178,7 @@ impl Scheduler {
             watch: Watch::new(link, config.max_seqs),
             audit: config.pd.audit.then(Audit::default),
             pair,
+            ranks,
             model,
             slots,
             config,
@@ -162,7 +190,7 @@ impl Scheduler {
     pub(crate) fn run(mut self, incoming: Receiver<Incoming>) {
         let _stopped = Stopped(Arc::clone(&self.published));
         let mut open = true;
-        while open || !self.running.is_empty() || !self.waiting.is_empty() {
+        while !self.is_lost() && (open || !self.running.is_empty() || !self.waiting.is_empty()) {
             open = self.listen(&incoming, open);
             self.turn += 1;
             self.published.turn.store(self.turn, Ordering::Release);
@@ -175,6 +203,7 @@ impl Scheduler {
             self.pair_turn(open);
             self.publish();
         }
+        self.end_lost(&incoming);
     }
 
     /// Takes what has come in; waits if there is nothing else to do. Returns whether more can come.

@@ -75,7 +75,11 @@ impl Scheduler {
         let sequence = &self.running[index];
         // An observer may have changed what was written.
         let ticket = &sequence.ticket;
-        let wanted = ticket.request.reuse_prefill && ticket.observer.is_none() && !sequence.is_resumed();
+        let wanted = ticket.request.reuse_prefill
+            && ticket.observer.is_none()
+            && !sequence.is_resumed()
+            // A state is saved from the pools of this rank, and the others would lack it.
+            && self.ranks.is_none();
         if let (true, Writers::One(digest)) = (wanted, &sequence.writers) {
             let key = prefix::key(&sequence.ticket.request, *digest);
             match self.prefill.save(&sequence.kv, &sequence.layouts) {

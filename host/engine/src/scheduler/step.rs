@@ -93,14 +93,20 @@ impl Scheduler {
         };
         let start = Instant::now();
         self.published.in_step.store(true, Ordering::Release);
-        let ran = self.forward.run(&step);
+        let told = self.ranks.as_mut().map_or(Ok(()), |ranks| ranks.begin(&step));
+        let ran = told.and_then(|()| {
+            let logits = self.forward.run(&step)?;
+            self.logits.clear();
+            self.logits.extend_from_slice(logits);
+            Ok(())
+        });
+        let ran = match &mut self.ranks {
+            Some(ranks) => ranks.finish(snapshot, ran),
+            None => ran,
+        };
         self.published.in_step.store(false, Ordering::Release);
         let seconds = start.elapsed().as_secs_f32();
         self.running[first].ticket.observer = observer.map(RefCell::into_inner);
-        let ran = ran.map_err(StepFault::from).map(|logits| {
-            self.logits.clear();
-            self.logits.extend_from_slice(logits);
-        });
         let ran = match ran {
             Ok(()) if !observed && self.watch.guards(snapshot) => self.finite(),
             ran => ran,
@@ -179,6 +185,8 @@ impl Scheduler {
                 tracing::error!(%error, step = self.step, "step failed");
                 self.fail_members("E-CUDA-001", &error);
             }
+            // The turn ends with all that is left.
+            (None, StepFault::Lost(_)) => {}
             (None, StepFault::NotFinite) => {
                 self.fail_members("E-STEP-502", "the model's numbers are not finite");
             }

@@ -106,7 +106,7 @@ fn capture_of(seam: Seam, op: Op, walk: impl FnOnce(&mut Writer)) -> Capture {
     let meta = Meta {
         format: FORMAT,
         contract: CONTRACT,
-        cell: CellId { seam, op, phase: Some(Phase::Prefill), layer: Some(2) },
+        cell: CellId { seam, op, phase: Some(Phase::Prefill), layer: Some(2), rank: None },
         layer_class: 1,
         phase: phase::PREFILL,
         call: 0,

@@ -8,7 +8,7 @@ use super::tally::{Alarm, CellTally, Place};
 
 /// The cell of the transport.
 pub(super) const CELL: CellId =
-    CellId { seam: Seam::KvTransport, op: Op::Transport, phase: None, layer: None };
+    CellId { seam: Seam::KvTransport, op: Op::Transport, phase: None, layer: None, rank: None };
 
 /// Watches the hand-offs of one request.
 #[derive(Debug, Default)]

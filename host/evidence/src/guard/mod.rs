@@ -58,7 +58,8 @@ mod tests {
 
     #[test]
     fn the_same_fault_is_told_once() {
-        let cell = CellId { seam: Seam::Moe, op: Op::Route, phase: Some(Phase::Decode), layer: Some(3) };
+        let cell =
+            CellId { seam: Seam::Moe, op: Op::Route, phase: Some(Phase::Decode), layer: Some(3), rank: None };
         let violation = |row: u32| Violation {
             cell,
             layer: Some(3),

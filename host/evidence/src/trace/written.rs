@@ -111,7 +111,13 @@ mod tests {
     use hotseam_slots::CellId;
 
     fn origin(layer: u32, hash: &str) -> Origin {
-        let cell = |op, phase| CellId { seam: Seam::Indexer, op, phase: Some(phase), layer: Some(layer) };
+        let cell = |op, phase| CellId {
+            seam: Seam::Indexer,
+            op,
+            phase: Some(phase),
+            layer: Some(layer),
+            rank: None,
+        };
         Origin {
             component: "index_keys".into(),
             reader: cell(Op::Select, Phase::Decode),

@@ -122,6 +122,7 @@ impl Admin {
     pub(crate) fn trace(&self, assignment: &str) -> Result<TraceView, ApiError> {
         let snapshot = self.snapshot(assignment)?;
         let classes = self.classes();
+        snapshot.count_elsewhere();
         let cells = snapshot
             .cells()
             .map(|cell| TraceLine { line: line(&cell, &classes), calls: cell.calls, rows: cell.rows })

@@ -21,6 +21,8 @@ pub(crate) fn geometry(topology: Topology) -> Geometry {
         index_head_dim: 32,
         rope_dim: 16,
         topology,
+        ranks: 1,
+        rank: 0,
     }
 }
 

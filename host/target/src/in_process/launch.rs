@@ -1,11 +1,12 @@
 //! One launch: an engine, and where it is reached.
 
 use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hotseam_encoding::Tokenizer;
-use hotseam_engine::{Engine, EngineConfig};
+use hotseam_engine::{Engine, EngineConfig, Leader};
 use hotseam_evidence::EvidenceError;
 use hotseam_evidence::RequestFailure;
 use hotseam_evidence::kv_map::{self, Audited};
@@ -63,10 +64,16 @@ impl Launch {
 
     /// A new engine over the same model.
     fn again(&self, sizes: &EngineConfig) -> Result<Engine, TargetError> {
-        let slots = local::fresh(self.slots(), sizes.topology)
+        let failed =
+            |error: &dyn fmt::Display| TargetError::Setup(format!("a new launch does not start: {error}"));
+        let ranks = sizes
+            .ranks
+            .as_ref()
+            .map(|ranks| Leader::start(ranks, sizes, self.engine.model().config.hidden_size).map(Arc::new));
+        let leader = ranks.transpose().map_err(|error| failed(&error))?;
+        let slots = local::fresh(self.slots(), sizes.topology, leader)
             .map_err(|error| TargetError::Setup(format!("no plugins for a new launch: {error}")))?;
-        Engine::start(self.engine.model().clone(), slots, sizes.clone())
-            .map_err(|error| TargetError::Setup(format!("a new launch does not start: {error}")))
+        Engine::start(self.engine.model().clone(), slots, sizes.clone()).map_err(|error| failed(&error))
     }
 
     fn numbered(
@@ -128,7 +135,7 @@ impl Launch {
                 code: "E-ASSIGNMENT".to_owned(),
                 message: error.to_string(),
             };
-            let again = local::fresh(&slots, topology).map_err(refused)?;
+            let again = local::fresh(&slots, topology, None).map_err(refused)?;
             Local(&again).define(name, rules).map_err(refused)?;
             Ok(again)
         })

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use hotseam_engine::Leader;
 use hotseam_slots::{Cell, CellId, Geometry, Layout, Registry, Rule, Slots, Snapshot, Topology, VariantSpec};
 use serde_json::{Map, Value};
 
@@ -52,16 +53,25 @@ fn resolved(snapshot: &Snapshot, geometry: &Geometry) -> Resolved {
 
 /// Calls of each cell since the snapshot was built.
 pub(super) fn calls(snapshot: &Snapshot) -> HashMap<CellId, u64> {
+    snapshot.count_elsewhere();
     snapshot.cells().map(|view| (view.cell, view.calls)).collect()
 }
 
-/// Slots of a model with instances of their own and no assignments, over the plugin files of `old`.
+/// Slots of a model with instances of their own and no assignments, over the plugin files of `old`, with the ranks of `leader`.
 ///
 /// # Errors
 /// If the plugin directories are gone.
-pub(super) fn fresh(old: &Slots, topology: Topology) -> Result<Arc<Slots>, Refused> {
+pub(super) fn fresh(
+    old: &Slots,
+    topology: Topology,
+    leader: Option<Arc<Leader>>,
+) -> Result<Arc<Slots>, Refused> {
     let registry = old.registry();
     let loader = registry.loader().again()?;
     let geometry = Geometry { topology, ..registry.geometry().clone() };
-    Ok(Arc::new(Slots::new(Registry::new(loader, geometry).on(registry.device()))))
+    let slots = Slots::new(Registry::new(loader, geometry).on(registry.device()));
+    Ok(Arc::new(match leader {
+        Some(leader) => slots.with_peers(leader),
+        None => slots,
+    }))
 }

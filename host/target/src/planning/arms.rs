@@ -1,17 +1,28 @@
 //! From an arm to the rules that make it of the good end.
 
+use std::collections::BTreeSet;
+
 use hotseam_slots::{CellId, NumberSet, Op, Rule, Scope, Selector, VariantSpec};
 
 use super::Planned;
 use super::site::Refused;
 use crate::Arm;
 
-/// Rules to put after the good ones: one for each op, phase and variant, with the layers that use it.
+/// A variant, and the cells of one op in one phase that use it.
+struct Use {
+    id: CellId,
+    spec: VariantSpec,
+    layers: BTreeSet<u32>,
+    /// Empty where there is one rank.
+    ranks: BTreeSet<u32>,
+}
+
+/// Rules to put after the good ones: one for each op, phase and variant, with the layers and ranks that use it.
 ///
 /// # Errors
 /// A rule that cannot be made: the arm without it would be another arm.
 pub(super) fn rules(planned: &Planned, arm: &Arm) -> Result<Vec<Rule>, Refused> {
-    let mut uses: Vec<(CellId, VariantSpec, Vec<u32>)> = Vec::new();
+    let mut uses: Vec<Use> = Vec::new();
     for (number, diff) in planned.diffs.iter().enumerate() {
         let on: Vec<usize> = arm
             .iter()
@@ -24,22 +35,49 @@ pub(super) fn rules(planned: &Planned, arm: &Arm) -> Result<Vec<Rule>, Refused> 
         }
         let spec = diff.spec(|item| on.contains(&item));
         let id = diff.cell.id;
-        let alike = |other: &CellId| {
-            (other.seam, other.op, other.phase, other.layer.is_some())
-                == (id.seam, id.op, id.phase, id.layer.is_some())
+        let alike = |other: &Use| {
+            (other.id.seam, other.id.op, other.id.phase, other.id.layer.is_some(), other.id.rank)
+                == (id.seam, id.op, id.phase, id.layer.is_some(), id.rank)
+                && other.spec == spec
         };
-        match uses.iter_mut().find(|(other, variant, _)| alike(other) && *variant == spec) {
-            Some((_, _, layers)) => layers.extend(id.layer),
-            None => uses.push((id, spec, id.layer.into_iter().collect())),
+        match uses.iter_mut().find(|other| alike(other)) {
+            Some(other) => other.layers.extend(id.layer),
+            None => uses.push(Use {
+                id,
+                spec,
+                layers: id.layer.into_iter().collect(),
+                ranks: id.rank.into_iter().collect(),
+            }),
         }
     }
-    uses.into_iter()
-        .map(|(id, spec, layers)| Rule::new(selector(&id, layers), Some(spec)).map_err(Refused::from))
-        .collect()
+    let uses = over_ranks(uses).into_iter();
+    uses.map(|of| Rule::new(selector(&of, planned.ranks), Some(of.spec)).map_err(Refused::from)).collect()
 }
 
-fn selector(id: &CellId, layers: Vec<u32>) -> Selector {
-    let scope = if layers.is_empty() { Scope::All } else { Scope::Layers(NumberSet::of(layers)) };
+/// What is used alike on several ranks is one use.
+fn over_ranks(uses: Vec<Use>) -> Vec<Use> {
+    let mut merged: Vec<Use> = Vec::new();
+    for of in uses {
+        let alike = |other: &Use| {
+            (other.id.seam, other.id.op, other.id.phase, &other.layers, &other.spec)
+                == (of.id.seam, of.id.op, of.id.phase, &of.layers, &of.spec)
+        };
+        match merged.iter_mut().find(|other| alike(other)) {
+            Some(other) => other.ranks.extend(of.ranks),
+            None => merged.push(of),
+        }
+    }
+    merged
+}
+
+fn selector(of: &Use, all_ranks: usize) -> Selector {
+    let id = of.id;
+    let scope = match of.layers.is_empty() {
+        true => Scope::All,
+        false => Scope::Layers(NumberSet::of(of.layers.iter().copied())),
+    };
+    let some = !of.ranks.is_empty() && of.ranks.len() < all_ranks;
+    let ranks = some.then(|| NumberSet::of(of.ranks.iter().copied()));
     let op = (id.op != Op::Transport).then_some(id.op);
-    Selector { op, phase: id.phase, scope, ..Selector::seam(id.seam) }
+    Selector { op, phase: id.phase, scope, ranks, ..Selector::seam(id.seam) }
 }

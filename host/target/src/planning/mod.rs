@@ -5,7 +5,7 @@ mod couple;
 mod delta;
 mod site;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use hotseam_slots::{CellId, Rule, Seam};
 
@@ -21,6 +21,8 @@ pub(crate) struct Planned {
     diffs: Vec<CellDiff>,
     /// By atom: (number of the cell difference, number of its item).
     members: Vec<Vec<(usize, usize)>>,
+    /// Tensor-parallel ranks that there are.
+    ranks: usize,
 }
 
 /// Assignment under which the changes are tried out.
@@ -83,15 +85,17 @@ fn attempt(
         .filter(|seam| !diffs.iter().any(|diff| diff.cell.id.seam == **seam))
         .map(|seam| seam.name().to_owned())
         .collect();
+    let ranks: BTreeSet<Option<u32>> = good.2.cells.iter().map(|served| served.cell.id.rank).collect();
+    let ranks = ranks.len();
     let members: Vec<Vec<(usize, usize)>> = all_groups.iter().map(|group| group.members.clone()).collect();
     let plan = Plan {
         good: good.0.to_owned(),
         bad: bad.0.to_owned(),
-        changes: changes(&all_groups, &diffs),
+        changes: changes(&all_groups, &diffs, ranks),
         unchanged,
         notes: notes.to_vec(),
     };
-    let mut planned = Planned { plan, diffs, members };
+    let mut planned = Planned { plan, diffs, members, ranks };
     try_each(&mut planned, site, good.1)?;
     Ok(planned)
 }
@@ -117,8 +121,8 @@ fn differences(
     Ok(diffs)
 }
 
-/// Groups of one seam, span, class and delta are one change; each group is one atom of it.
-fn changes(groups: &[Group], diffs: &[CellDiff]) -> Vec<Change> {
+/// Groups of one seam, span, class, delta and ranks are one change; each group is one atom of it.
+fn changes(groups: &[Group], diffs: &[CellDiff], all_ranks: usize) -> Vec<Change> {
     let atom_of = |member: (usize, usize)| groups.iter().position(|group| group.members.contains(&member));
     let mut changes: Vec<Change> = Vec::new();
     for (id, group) in groups.iter().enumerate() {
@@ -133,10 +137,12 @@ fn changes(groups: &[Group], diffs: &[CellDiff]) -> Vec<Change> {
         let atom = Atom { id, layer: group.layer, requires };
         let mut ops: Vec<String> =
             group.members.iter().map(|(diff, _)| diffs[*diff].cell.id.op.name().to_owned()).collect();
+        let ranks = of_ranks(group, diffs, all_ranks);
         let same = changes.iter_mut().find(|change| {
             change.seam == group.seam.name()
                 && change.phase == group.span
                 && change.class == group.class
+                && change.ranks == ranks
                 && change.delta == group.delta
         });
         match same {
@@ -150,6 +156,7 @@ fn changes(groups: &[Group], diffs: &[CellDiff]) -> Vec<Change> {
                 ops,
                 phase: group.span,
                 class: group.class,
+                ranks,
                 delta: group.delta.clone(),
                 variants: Vec::new(),
                 atoms: vec![atom],
@@ -161,6 +168,13 @@ fn changes(groups: &[Group], diffs: &[CellDiff]) -> Vec<Change> {
         change.ops.dedup();
     }
     changes
+}
+
+/// The ranks that a group changes; empty if it changes all of them.
+fn of_ranks(group: &Group, diffs: &[CellDiff], all: usize) -> Vec<u32> {
+    let ranks = group.members.iter().filter_map(|(diff, _)| diffs[*diff].cell.id.rank);
+    let ranks: BTreeSet<u32> = ranks.collect();
+    if ranks.len() == all { Vec::new() } else { ranks.into_iter().collect() }
 }
 
 /// Builds the good end with each change alone, and notes which variants run then.
@@ -235,6 +249,7 @@ impl Planned {
             ops: Vec::new(),
             phase: Span::Handoff,
             class: Class::Model,
+            ranks: Vec::new(),
             delta: Delta::Variant { from: "single".to_owned(), to: "paired".to_owned() },
             variants: Vec::new(),
             atoms: vec![Atom { id, layer: None, requires: Vec::new() }],

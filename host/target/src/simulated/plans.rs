@@ -18,6 +18,7 @@ impl PlanBuilder {
             ops: vec!["op".to_owned()],
             phase,
             class,
+            ranks: Vec::new(),
             delta,
             variants: vec![to.to_owned()],
             atoms: self.atoms_on(layers, &[]),

@@ -47,8 +47,8 @@ fn changes(changes: &[CellChange]) -> String {
     let mut groups: Vec<(&CellChange, Vec<u32>)> = Vec::new();
     for change in changes {
         let alike = |other: &CellChange| {
-            (other.cell.seam, other.cell.op, other.cell.phase)
-                == (change.cell.seam, change.cell.op, change.cell.phase)
+            (other.cell.seam, other.cell.op, other.cell.phase, other.cell.rank)
+                == (change.cell.seam, change.cell.op, change.cell.phase, change.cell.rank)
                 && (&other.from, &other.to) == (&change.from, &change.to)
         };
         match groups.iter_mut().find(|(other, _)| alike(other)) {
@@ -63,8 +63,9 @@ fn changes(changes: &[CellChange]) -> String {
             true => String::new(),
             false => format!(" layers {}", NumberSet::of(layers)),
         };
+        let rank = change.cell.rank.map_or(String::new(), |rank| format!(" rank {rank}"));
         let (from, to) = (&change.from, &change.to);
-        let _ = writeln!(text, "  {}.{}{phase}{layers}", change.cell.seam, change.cell.op);
+        let _ = writeln!(text, "  {}.{}{phase}{layers}{rank}", change.cell.seam, change.cell.op);
         let _ = writeln!(text, "    {} {}", short(&from.hash), from.variant);
         let _ = writeln!(text, " -> {} {}", short(&to.hash), to.variant);
     }

@@ -56,6 +56,8 @@ pub(crate) fn registry(files: &PluginFiles) -> Result<Registry, Failure> {
         index_head_dim: INDEX_HEAD_DIM,
         rope_dim: ROPE_DIM,
         topology: Topology::Paired,
+        ranks: 1,
+        rank: 0,
     };
     Ok(Registry::new(loader(files)?, geometry))
 }
