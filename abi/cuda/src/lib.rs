@@ -21,4 +21,4 @@ pub use error::{CudaError, Result};
 pub use graph::{Graph, capture};
 pub use memory::{Buffer, copy_from_device, copy_on_device, copy_to_device, copy_to_device_on, fill};
 pub use module::{Image, Kernel, Module};
-pub use stream::{Event, Stream};
+pub use stream::{Event, Stream, synchronize};

@@ -38,6 +38,15 @@ impl Stream {
     }
 }
 
+/// Waits for everything on a stream of the contract.
+///
+/// # Errors
+/// Also tells of failures of what was enqueued.
+pub fn synchronize(stream: u64) -> Result<()> {
+    // SAFETY: streams of the contract are alive while they are handed on.
+    check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(stream as CUstream) })
+}
+
 impl Drop for Stream {
     fn drop(&mut self) {
         // SAFETY: created once; the driver frees it once its work is done.
