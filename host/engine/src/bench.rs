@@ -146,7 +146,7 @@ impl<'a> Bench<'a> {
         snapshot: &'a Snapshot,
         config: &'a EngineConfig,
     ) -> Result<Self, EngineError> {
-        let forward = Forward::new(model, config)?;
+        let forward = Forward::new(model, config, None)?;
         let place = match config.device {
             Device::Cpu => Place::Host,
             Device::Cuda(ordinal) => Place::Device(ordinal),

@@ -31,6 +31,7 @@ impl From<StepError> for StepFault {
         match error {
             StepError::Call(error) => Self::Call(error),
             StepError::Device(error) => Self::Device(error),
+            StepError::Rank(error) => Self::Lost(error.to_string()),
         }
     }
 }

@@ -174,6 +174,36 @@ impl Tensor {
         Ok(Self { dtype, shape, len, data, device: 0 })
     }
 
+    /// A copy of `bytes`.
+    ///
+    /// # Errors
+    /// If they are not those of the shape.
+    pub(crate) fn copied(dtype: DType, shape: Vec<usize>, bytes: &[u8]) -> Result<Self, TensorError> {
+        let len = check_len(dtype, &shape, bytes.len())?;
+        Ok(Self { dtype, shape, len, data: Data::Owned(bytes.chunks(4).map(word).collect()), device: 0 })
+    }
+
+    /// The bytes `range` as a tensor of `shape`; shared where they are a region of something larger.
+    ///
+    /// # Errors
+    /// If they are not there, or not those of the shape.
+    pub(crate) fn part(&self, shape: Vec<usize>, range: std::ops::Range<usize>) -> Result<Self, TensorError> {
+        let (dtype, found) = (self.dtype, self.len);
+        let Some(bytes) = self.bytes().get(range.clone()) else {
+            return Err(self.too_short(shape, range.end, found));
+        };
+        match &self.data {
+            Data::Owned(_) => Self::copied(dtype, shape, bytes),
+            Data::Region { owner, offset } => {
+                Self::from_region(dtype, shape, Arc::clone(owner), offset + range.start)
+            }
+        }
+    }
+
+    pub(crate) fn too_short(&self, shape: Vec<usize>, expected: usize, found: usize) -> TensorError {
+        TensorError::Length { dtype: self.dtype, shape, expected, found }
+    }
+
     /// Number of elements.
     pub fn len(&self) -> usize {
         self.len / self.dtype.size()

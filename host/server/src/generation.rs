@@ -217,6 +217,7 @@ fn refusal(error: SubmitError) -> ApiError {
         | SubmitError::Token { .. }
         | SubmitError::Sampling { .. }
         | SubmitError::Observed(_)
+        | SubmitError::ObservedRanks(_)
         | SubmitError::Host { .. } => {
             ApiError::new(warp::http::StatusCode::BAD_REQUEST, "invalid_value", error.to_string())
         }

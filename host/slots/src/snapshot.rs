@@ -454,6 +454,9 @@ struct Digests {
 fn digests(table: &[(CellId, Arc<Generation>)], geometry: &Geometry) -> Digests {
     let mut all = vec![geometry.text()];
     let (mut prefill, mut layouts) = (all.clone(), all.clone());
+    // The same on every rank, whose own cells come first.
+    let mut table: Vec<_> = table.iter().collect();
+    table.sort_by_key(|(cell, _)| cell.rank);
     for (cell, generation) in table {
         let line = format!("{cell} {}", generation.hash);
         if cell.phase == Some(Phase::Prefill) {

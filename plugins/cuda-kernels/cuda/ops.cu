@@ -189,6 +189,24 @@ KERNEL_BOUNDED(hotseam_ops_add, AddParams, 256) {
     if (i < p.n) p.y[i] += p.x[i];
 }
 
+struct LocalExpertsParams {
+    // `[n]` numbers of experts among all ranks, or -1.
+    const int32_t *ids;
+    // `[n]` numbers among this rank's `count`, which begin at `first`; -1 for those of others.
+    int32_t *out;
+    unsigned long long n;
+    int32_t first;
+    int32_t count;
+};
+
+KERNEL_BOUNDED(hotseam_ops_local_experts, LocalExpertsParams, 256) {
+    unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= p.n) return;
+    int32_t id = p.ids[i];
+    bool own = id >= p.first && id - p.first < p.count;
+    p.out[i] = own ? id - p.first : -1;
+}
+
 struct GatherParams {
     // `[rows, width]`.
     const float *x;

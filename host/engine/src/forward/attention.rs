@@ -40,7 +40,8 @@ impl Forward {
             self.select(ctx, cells, lists, step, layer)?;
         }
         self.core(ctx, cells, lists, step, layer, ratio)?;
-        self.output(lists.rows(), layer)
+        self.output(lists.rows(), layer)?;
+        self.sum_ranks(lists.rows())
     }
 
     /// All products of the block's input: low-rank query, window kv, kv and gate of the compressors.

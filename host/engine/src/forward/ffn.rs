@@ -40,6 +40,15 @@ impl Forward {
             false => capability::ROUTE_SCALES_TOPK,
         };
         let weights = &self.experts[layer];
+        let ids = match &self.group {
+            None => &self.ws.expert_ids,
+            Some(group) => {
+                // What the router said stays as it is for whoever looks at it.
+                let own = hotseam_model::part(c.n_routed_experts, group.rank(), group.world());
+                self.ops.local_experts(n * topk, &self.ws.expert_ids, own, &self.ws.local_ids)?;
+                &self.ws.local_ids
+            }
+        };
         let experts = ExpertsArgs {
             size: size_of::<ExpertsArgs>() as u32,
             topk: topk as u32,
@@ -48,7 +57,7 @@ impl Forward {
             routed_scale: if cells.route.has(scaled) { 1.0 } else { c.routed_scaling_factor },
             batch: &raw const lists.batch,
             x,
-            ids: self.ws.expert_ids.ptr(),
+            ids: ids.ptr(),
             weights: self.ws.expert_weights.ptr(),
             experts: weights.refs.as_ptr(),
             experts_device: if weights.on_device.bytes == 0 {
@@ -59,7 +68,8 @@ impl Forward {
             out: self.ws.y.f32([n, hidden]),
         };
         step.probe.call(&cells.experts, ctx, &experts, lists.live)?;
-        self.shared_expert(n, layer)
+        self.shared_expert(n, layer)?;
+        self.sum_ranks(n)
     }
 
     /// Adds the shared expert to `y`.

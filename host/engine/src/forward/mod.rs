@@ -13,14 +13,18 @@ mod workspace;
 
 use crate::observe::{Probe, Stepping};
 use crate::{Device, EngineConfig, EngineError};
-use hotseam_abi::{ExpertRef, MhcPostArgs, MhcPreArgs, StepCtx, TensorRef, capability, layer_class, phase};
+use hotseam_abi::{
+    ExpertRef, MhcPostArgs, MhcPreArgs, StepCtx, TensorRef, capability, device, layer_class, phase,
+};
 use hotseam_cuda::CudaError;
 use hotseam_kv::{KvStore, LayerLayout, Plan};
 use hotseam_loader::host_services;
 use hotseam_model::{Hc, LayerClass, Model, Tensor};
+use hotseam_ranks::{Collective, RankError, Values};
 use hotseam_slots::{LayerCells, Phase, Snapshot};
 use lists::{HeadRows, Lists};
 use ops::{Cpu, Done, Ops, Repeat, StepError};
+use std::cell::Cell;
 use std::sync::Arc;
 use workspace::Workspace;
 
@@ -53,6 +57,10 @@ pub(crate) struct Forward {
     ops: Box<dyn Ops>,
     ws: Workspace,
     index_topk: usize,
+    /// The ranks that the model is spread over; `None` for one.
+    group: Option<Box<dyn Collective>>,
+    /// Sums that the running step has made.
+    sums: Cell<usize>,
     head: HeadRows,
     /// Where logits and streams are put that are not in host memory.
     copy: Vec<f32>,
@@ -72,25 +80,34 @@ struct Block<'a> {
 }
 
 impl Forward {
-    /// Buffers for an engine of these sizes. On a device its context becomes current on this thread, and the weights are
+    /// Buffers for an engine of these sizes; `model` is the part of this process's rank of `group`. On a device its context becomes current on this thread, and the weights are
     /// copied there.
     ///
     /// # Errors
     /// If the device cannot be had, or there is not the memory.
-    pub(crate) fn new(model: &Arc<Model>, sizes: &EngineConfig) -> Result<Self, EngineError> {
+    pub(crate) fn new(
+        model: &Arc<Model>,
+        sizes: &EngineConfig,
+        group: Option<Box<dyn Collective>>,
+    ) -> Result<Self, EngineError> {
         match sizes.device {
-            Device::Cpu => Ok(Self::on(Box::new(Cpu::new(sizes.amx)), Arc::clone(model), sizes)?),
+            Device::Cpu => Ok(Self::on(Box::new(Cpu::new(sizes.amx)), Arc::clone(model), sizes, group)?),
             #[cfg(feature = "cuda")]
             Device::Cuda(ordinal) => {
                 let (ops, model) = ops::Cuda::new(ordinal, model, sizes)?;
-                Ok(Self::on(Box::new(ops), Arc::new(model), sizes)?)
+                Ok(Self::on(Box::new(ops), Arc::new(model), sizes, group)?)
             }
             #[cfg(not(feature = "cuda"))]
             Device::Cuda(_) => Err(EngineError::NoCuda),
         }
     }
 
-    fn on(ops: Box<dyn Ops>, model: Arc<Model>, sizes: &EngineConfig) -> Result<Self, CudaError> {
+    fn on(
+        ops: Box<dyn Ops>,
+        model: Arc<Model>,
+        sizes: &EngineConfig,
+        group: Option<Box<dyn Collective>>,
+    ) -> Result<Self, CudaError> {
         let (max_rows, index_topk) = (sizes.max_rows(), sizes.index_topk.unwrap_or(model.config.index_topk));
         let ws = Workspace::new(&*ops, &model.config, max_rows, index_topk)?;
         let experts = refs::experts(&model).into_iter().map(|refs| {
@@ -99,7 +116,7 @@ impl Forward {
         });
         let experts = experts.collect::<Result<_, CudaError>>()?;
         let (head, copy) = (HeadRows::with_capacity(max_rows), Vec::new());
-        Ok(Self { experts, ws, index_topk, head, copy, ops, model })
+        Ok(Self { experts, ws, index_topk, group, sums: Cell::new(0), head, copy, ops, model })
     }
 
     /// Runs the step; returns `[wanted, vocab]` logits.
@@ -107,30 +124,83 @@ impl Forward {
     /// # Errors
     /// The first call that failed. KV written by the step is then to be given up.
     pub(crate) fn run(&mut self, step: &Step<'_>) -> Result<&[f32], StepError> {
-        let model = Arc::clone(&self.model);
         self.head.set(step.plan, step.wanted);
-        let lists = self.ops.begin(step.phase, step.plan, step.tokens, &self.head)?;
+        let lists = self.ops.begin(step.phase, step.plan, step.tokens, &self.head);
+        let lists = lists.map_err(|error| self.not_begun(error))?;
         step.probe.step(Stepping {
             phase: step.phase,
             tokens: step.tokens,
             positions: &step.plan.positions,
             chunk: step.plan.seqs.first().map_or(0, |seq| seq.chunk),
         });
-        self.ops.embed(&lists, &model.weights.embed, model.config.hc_mult, &self.ws.streams)?;
-        for layer in 0..model.config.num_hidden_layers {
-            let cells = step.snapshot.layer(step.phase, layer);
-            let mut work = || self.layer(step, cells, &lists, layer);
-            if step.phase == Phase::Prefill || step.probe.timer.is_some() {
-                work()?;
-                continue;
+        self.sums.set(0);
+        if let Err(error) = self.layers(step, &lists) {
+            if !matches!(error, StepError::Rank(_)) {
+                self.sit_out(lists.rows())?;
             }
-            let (layer, rows) = (layer as u32, lists.batch.n_rows);
-            let key = Repeat { layer, rows, served_by: cells.served_by() };
-            if self.ops.repeat(key, &mut work)? {
-                cells.count_repeated(lists.live);
+            return Err(error);
+        }
+        match &self.group {
+            // The others have nothing to choose from the logits.
+            Some(group) if group.rank() > 0 => Ok(&[]),
+            _ => self.head(step, &lists),
+        }
+    }
+
+    /// A step that cannot even begin on one rank ends the group: the others are in the midst of it.
+    fn not_begun(&self, error: StepError) -> StepError {
+        match &self.group {
+            None => error,
+            Some(group) => {
+                RankError::Gone { rank: group.rank(), what: format!("cannot begin a step: {error}") }.into()
             }
         }
-        self.head(step, &lists)
+    }
+
+    /// Tokens to streams, through all layers.
+    fn layers(&self, step: &Step<'_>, lists: &Lists) -> Done {
+        let config = &self.model.config;
+        self.ops.embed(lists, &self.model.weights.embed, config.hc_mult, &self.ws.streams)?;
+        (0..config.num_hidden_layers).try_for_each(|layer| self.run_layer(step, lists, layer))
+    }
+
+    /// One layer, done or, on a device, launched as it was recorded.
+    fn run_layer(&self, step: &Step<'_>, lists: &Lists, layer: usize) -> Done {
+        let cells = step.snapshot.layer(step.phase, layer);
+        let mut work = || {
+            // Work that was recorded in vain is done again.
+            self.sums.set(2 * layer);
+            self.layer(step, cells, lists, layer)
+        };
+        let sums_record = self.group.as_ref().is_none_or(|group| group.records());
+        if step.phase == Phase::Prefill || step.probe.timer.is_some() || !sums_record {
+            return work();
+        }
+        let key = Repeat { layer: layer as u32, rows: lists.batch.n_rows, served_by: cells.served_by() };
+        if self.ops.repeat(key, &mut work)? {
+            cells.count_repeated(lists.live);
+            self.sums.set(2 * (layer + 1));
+        }
+        Ok(())
+    }
+
+    /// Replaces the blocks' outputs of all ranks by their sum.
+    fn sum_ranks(&self, rows: usize) -> Done {
+        let Some(group) = &self.group else { return Ok(()) };
+        self.sums.set(self.sums.get() + 1);
+        let y = &self.ws.y;
+        let values = match y.device {
+            device::CPU => Values::Host(y.ptr()),
+            _ => Values::Device { address: y.ptr::<u8>().addr() as u64, stream: self.ops.context().0 },
+        };
+        // SAFETY: `y` holds a row of `hidden` values for each row of a step, and its writers are before this in the stream.
+        Ok(unsafe { group.all_reduce(values, rows * self.model.config.hidden_size)? })
+    }
+
+    /// Takes part in the sums that a step still has after its work here ended early: the other ranks wait for them.
+    fn sit_out(&self, rows: usize) -> Done {
+        let all = 2 * self.model.config.num_hidden_layers;
+        (self.sums.get()..all).try_for_each(|_| self.sum_ranks(rows))
     }
 
     /// One layer: streams to streams.
@@ -223,8 +293,8 @@ impl Forward {
                 LayerClass::Csa => layer_class::CSA,
                 LayerClass::Hca => layer_class::HCA,
             },
-            rank: 0,
-            world: 1,
+            rank: self.group.as_ref().map_or(0, |group| group.rank()),
+            world: self.group.as_ref().map_or(1, |group| group.world()),
             step: step.number,
             stream,
             workspace,

@@ -38,6 +38,8 @@ pub(crate) struct Workspace {
     pub(crate) ids: Block,
     /// `[rows, num_experts_per_tok]` i32.
     pub(crate) expert_ids: Block,
+    /// `[rows, num_experts_per_tok]` i32, numbered as this rank has them.
+    pub(crate) local_ids: Block,
     /// `[rows, num_experts_per_tok]`.
     pub(crate) expert_weights: Block,
     /// `[rows, moe_intermediate_size]` of the shared expert.
@@ -77,6 +79,7 @@ impl Workspace {
             keys: [f(key)?, f(key)?],
             ids: f(index_topk)?,
             expert_ids: f(c.num_experts_per_tok)?,
+            local_ids: f(c.num_experts_per_tok)?,
             expert_weights: f(c.num_experts_per_tok)?,
             ffn_gate: f(c.moe_intermediate_size)?,
             ffn_up: f(c.moe_intermediate_size)?,

@@ -13,7 +13,8 @@ use hotseam_ranks::{Collective, Link, LinkError, Nccl, Shared};
 use hotseam_slots::{Phase, Slots, Snapshot};
 use serde::Serialize;
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +30,35 @@ pub struct RankEnds {
     pub steps: OwnedFd,
     /// Memory for sums.
     pub shared: OwnedFd,
+}
+
+impl RankEnds {
+    /// The files of these numbers: tables, steps, shared.
+    ///
+    /// # Errors
+    /// If one is not open.
+    ///
+    /// # Safety
+    /// Nothing else in this process owns files of these numbers.
+    pub unsafe fn inherited(numbers: [i32; 3]) -> io::Result<Self> {
+        let [a, b, c] = numbers;
+        if a == b || b == c || a == c {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "two of the files have one number"));
+        }
+        for number in numbers {
+            // SAFETY: asks for the flags of a number, whatever it is.
+            if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
+                let error = io::Error::last_os_error();
+                return Err(io::Error::new(
+                    error.kind(),
+                    format!("file {number} was not inherited: {error}"),
+                ));
+            }
+        }
+        // SAFETY: each number is open, they differ, and by the caller nobody else owns them.
+        let [tables, steps, shared] = numbers.map(|number| unsafe { OwnedFd::from_raw_fd(number) });
+        Ok(Self { tables, steps, shared })
+    }
 }
 
 /// What the caller of [`follow`] makes of the leader's specification.
@@ -203,7 +233,7 @@ impl Follower {
         let _device = make_current(config.device)?;
         let forward = Forward::new(&model, config, Some(join()?))?;
         let store = KvStore::new(&model.config, store(config))?;
-        let guard = config.guard.then(|| Guard::new(Arc::new(GuardLog::default())));
+        let guard = config.guard.then(|| Guard::new(GuardLog::default()));
         Ok(Self { forward, store, model, guard, known, table: None })
     }
 
@@ -217,15 +247,19 @@ impl Follower {
                 Err(error) => return Err(format!("the leader: {error}")),
             }
             wire::decode(&frame, &mut told).ok_or("the leader sent a step that is none")?;
-            let sent = match self.step(&told) {
-                Ok(()) => link.send(kind::DONE, &[]),
-                Err(fault) => answer(link, kind::FAULT, &fault),
+            let sent = match self.step(&told)? {
+                None => link.send(kind::DONE, &[]),
+                Some(fault) => answer(link, kind::FAULT, &fault),
             };
             sent.map_err(|error| format!("the leader: {error}"))?;
         }
     }
 
-    fn step(&mut self, told: &Told) -> Result<(), Fault> {
+    /// Runs a step; returns what failed in it.
+    ///
+    /// # Errors
+    /// If the other ranks cannot go on without this one, whose end tells them.
+    fn step(&mut self, told: &Told) -> Result<Option<Fault>, String> {
         self.find(told.table)?;
         let Some((_, snapshot, layouts)) = &self.table else { unreachable!("it was just found") };
         let plan: &Plan = &told.plan;
@@ -241,21 +275,22 @@ impl Follower {
             probe: Probe { observer: None, guard: self.guard.as_ref(), shadow: None, timer: None },
         };
         match self.forward.run(&step) {
-            Ok(_) => Ok(()),
-            Err(StepError::Call(error)) => Err(error.into()),
-            Err(other) => Err(Fault::Other(other.to_string())),
+            Ok(_) => Ok(None),
+            Err(StepError::Call(error)) => Ok(Some(error.into())),
+            Err(StepError::Device(error)) => Ok(Some(Fault::Other(error))),
+            Err(StepError::Rank(error)) => Err(error.to_string()),
         }
     }
 
     /// Makes `number` the table of the step.
-    fn find(&mut self, number: u64) -> Result<(), Fault> {
+    fn find(&mut self, number: u64) -> Result<(), String> {
         if self.table.as_ref().is_some_and(|(known, ..)| *known == number) {
             return Ok(());
         }
         let table = self.known.lock().unwrap_or_else(PoisonError::into_inner).by_number.get(&number).cloned();
-        let table = table.ok_or_else(|| Fault::Other(format!("there is no table {number}")))?;
+        let table = table.ok_or_else(|| format!("there is no table {number}"))?;
         let layouts: Vec<LayerLayout> = layouts(&self.model.config, &table).collect();
-        self.store.ensure(&layouts).map_err(|error| Fault::Other(error.to_string()))?;
+        self.store.ensure(&layouts).map_err(|error| error.to_string())?;
         self.table = Some((number, table, layouts));
         Ok(())
     }

@@ -27,6 +27,7 @@ pub struct Ops {
     linear_many: Kernel,
     swiglu: Kernel,
     add: Kernel,
+    local_experts: Kernel,
     gather: Kernel,
     argmax: Kernel,
 }
@@ -83,6 +84,16 @@ struct AddParams {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+struct LocalExpertsParams {
+    ids: u64,
+    out: u64,
+    n: u64,
+    first: i32,
+    count: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 struct GatherParams {
     x: u64,
     rows: u64,
@@ -115,6 +126,7 @@ impl Ops {
             linear_many: kernel("linear_many")?,
             swiglu: kernel("swiglu")?,
             add: kernel("add")?,
+            local_experts: kernel("local_experts")?,
             gather: kernel("gather")?,
             argmax: kernel("argmax")?,
         })
@@ -252,6 +264,25 @@ impl Ops {
         let params = AddParams { x: address(x), y: address(y), n };
         // SAFETY: as for `embed`.
         unsafe { self.add.launch(stream, each(n), THREADS, 0, &params).map_err(failed) }
+    }
+
+    /// `out[i] = ids[i] - first` where that is one of `count`, else -1; both i32 of one shape.
+    ///
+    /// # Errors
+    /// As [`Self::embed`].
+    pub fn local_experts(
+        &self,
+        stream: u64,
+        ids: &TensorRef,
+        (first, count): (i32, i32),
+        out: &TensorRef,
+    ) -> Result<()> {
+        let n = ids.shape[..ids.ndim as usize].iter().product::<i64>() as u64;
+        expect(ids, "ids", dtype::I32, &ids.shape[..ids.ndim as usize])?;
+        expect(out, "out", dtype::I32, &ids.shape[..ids.ndim as usize])?;
+        let params = LocalExpertsParams { ids: address(ids), out: address(out), n, first, count };
+        // SAFETY: as for `embed`.
+        unsafe { self.local_experts.launch(stream, each(n), THREADS, 0, &params).map_err(failed) }
     }
 
     /// `out[i] = x[rows[i]]`: `x [n, width]`, `rows [m]` i32, `out [m, width]`. A row that is not there gives zeros.

@@ -10,6 +10,7 @@ use hotseam_loader::pool;
 use hotseam_model::{Matrix, RopeTable, Tensor};
 use hotseam_ops::{Amx, Linear, WithAmx, dot, linear, linear_grouped, linears, rms_norm, rope, swiglu};
 use hotseam_slots::Phase;
+use std::ops::Range;
 
 /// On the threads of the host's pool.
 pub(crate) struct Cpu {
@@ -162,6 +163,21 @@ impl Ops for Cpu {
 
     fn add(&self, n: usize, y: &Block, x: &Block) -> Done {
         write(y, n).iter_mut().zip(read(x, n)).for_each(|(y, x)| *y += x);
+        Ok(())
+    }
+
+    fn local_experts(&self, n: usize, ids: &Block, experts: Range<usize>, out: &Block) -> Done {
+        // SAFETY: both hold `n` i32 and no reference to them is alive.
+        let (ids, out) = unsafe {
+            (
+                std::slice::from_raw_parts(ids.ptr::<i32>(), n),
+                std::slice::from_raw_parts_mut(out.ptr::<i32>(), n),
+            )
+        };
+        for (out, id) in out.iter_mut().zip(ids) {
+            let own = usize::try_from(*id).ok().filter(|id| experts.contains(id));
+            *out = own.map_or(-1, |id| (id - experts.start) as i32);
+        }
         Ok(())
     }
 

@@ -16,8 +16,10 @@ use hotseam_abi::{ExpertRef, TensorRef, device, dtype};
 use hotseam_cuda::CudaError;
 use hotseam_kv::Plan;
 use hotseam_model::{Matrix, RopeTable, Tensor};
+use hotseam_ranks::RankError;
 use hotseam_slots::{CallError, Phase};
 use std::ffi::c_void;
+use std::ops::Range;
 
 /// Why a forward pass ended early.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,6 +27,9 @@ pub(crate) enum StepError {
     /// A seam call failed.
     #[error(transparent)]
     Call(#[from] CallError),
+    /// A rank of the group is gone, or does not come to a sum.
+    #[error(transparent)]
+    Rank(#[from] RankError),
     /// The device failed under the host's own work.
     #[error("E-CUDA-001 {0}")]
     Device(String),
@@ -177,6 +182,9 @@ pub(crate) trait Ops: Send {
 
     /// `y += x` of `n` values.
     fn add(&self, n: usize, y: &Block, x: &Block) -> Done;
+
+    /// Numbers of the experts `ids`, `n` i32, among those of this rank, which are `experts` of all; -1 for others.
+    fn local_experts(&self, n: usize, ids: &Block, experts: Range<usize>, out: &Block) -> Done;
 
     /// The rows of `x`, `width` wide, that [`Lists::head_rows`] names, one after another in `out`.
     fn gather(&self, lists: &Lists, width: usize, x: &Block, out: &Block) -> Done;

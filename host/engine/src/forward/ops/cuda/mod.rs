@@ -17,6 +17,7 @@ use hotseam_slots::Phase;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::ops::Range;
 
 /// Most products of one call of [`Ops::products`].
 const TOGETHER: usize = 6;
@@ -204,6 +205,12 @@ impl Ops for Cuda {
 
     fn add(&self, n: usize, y: &Block, x: &Block) -> Done {
         done(self.kernels.add(self.raw(), &x.f32([n]), &y.f32([n])))
+    }
+
+    fn local_experts(&self, n: usize, ids: &Block, experts: Range<usize>, out: &Block) -> Done {
+        let (ids, out) = (self.numbers(ids.ptr(), n), self.numbers(out.ptr(), n));
+        let own = (experts.start as i32, experts.len() as i32);
+        done(self.kernels.local_experts(self.raw(), &ids, own, &out))
     }
 
     fn gather(&self, lists: &Lists, width: usize, x: &Block, out: &Block) -> Done {
