@@ -8,6 +8,7 @@ pub mod cuda;
 pub mod goldens;
 pub mod http;
 pub mod pairs;
+pub mod ranks;
 pub mod routers;
 
 use hotseam_checkpoint::random::Preset;

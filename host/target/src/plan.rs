@@ -146,6 +146,15 @@ impl Change {
         }
     }
 
+    /// What differs, and on which ranks if not on all.
+    pub fn what(&self) -> String {
+        match self.ranks.as_slice() {
+            [] => self.delta.to_string(),
+            [rank] => format!("{} on rank {rank}", self.delta),
+            ranks => format!("{} on ranks {}", self.delta, NumberSet::of(ranks.iter().copied())),
+        }
+    }
+
     /// Place and delta.
     pub fn title(&self) -> String {
         format!("{}: {}", self.place(), self.delta)

@@ -139,6 +139,9 @@ pub struct Culprit {
     pub class: String,
     /// Layers; empty outside the layers.
     pub layers: Vec<usize>,
+    /// Tensor-parallel ranks; empty for all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<u32>,
     /// The delta, such as `early_exit: false -> true`.
     pub change: String,
     /// Variant with options that runs when this change alone is switched.
@@ -261,7 +264,7 @@ impl Place {
             seam: change.seam.clone(),
             phase: change.phase.to_string(),
             class: change.class.to_string(),
-            delta: change.delta.to_string(),
+            delta: change.what(),
         }
     }
 }

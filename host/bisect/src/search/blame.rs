@@ -40,7 +40,8 @@ pub(super) fn entries(hunt: &Hunt<'_>, known: &Knowledge, found: &Found) -> Vec<
             phase,
             class,
             layers: on,
-            change: change.delta.to_string(),
+            ranks: change.ranks.clone(),
+            change: change.what(),
             variant: change.variants.join(", "),
             sufficient: found.sufficient,
             necessary: found.necessary,
@@ -174,6 +175,10 @@ fn selector(change: &Change, blamed: &[&Change], on: &[usize]) -> String {
     }
     if !on.is_empty() {
         text += &format!(":layers={}", ranges(on));
+    }
+    if !change.ranks.is_empty() {
+        let ranks: Vec<usize> = change.ranks.iter().map(|rank| *rank as usize).collect();
+        text += &format!("/ranks={}", ranges(&ranks));
     }
     text
 }

@@ -309,8 +309,10 @@ impl Target for InProcess {
     }
 
     fn suspicions(&mut self) -> Result<Vec<Suspicion>, TargetError> {
-        // Where hand-offs are audited, a damaged one ends its request, and the audit is the evidence.
-        if self.planned.is_same_code() || self.launch.sizes().pd.audit {
+        // Where hand-offs are audited, a damaged one ends its request, and the audit is the evidence. Calls of several ranks are not
+        // looked at.
+        let sizes = self.launch.sizes();
+        if self.planned.is_same_code() || sizes.pd.audit || sizes.ranks.is_some() {
             return Ok(Vec::new());
         }
         let failed = |error: hotseam_evidence::EvidenceError| TargetError::Oracle {
