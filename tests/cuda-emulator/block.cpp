@@ -38,6 +38,10 @@ struct Thread {
     Op op;
     unsigned mask;
     uint64_t result;
+    // Copies that it has begun, of which `copied` are done, and the groups that it has made of them.
+    std::vector<Copy> copies;
+    size_t copied;
+    unsigned groups;
 };
 
 struct Group {
@@ -330,6 +334,24 @@ uint64_t collective(Op op, unsigned mask, Lane lane, const char *file, int line)
     return t.result;
 }
 
+// ---- copies ----------------------------------------------------------------------------------------------------------------
+
+void copy_begin(Copy copy) {
+    Thread &t = block.threads[current];
+    copy.group = t.groups;
+    t.copies.push_back(copy);
+}
+
+void copy_group() { ++block.threads[current].groups; }
+
+bool copy_take(unsigned keep, Copy &copy) {
+    Thread &t = block.threads[current];
+    // What is of no group yet is not waited for.
+    if (t.copied == t.copies.size() || t.copies[t.copied].group + keep >= t.groups) return false;
+    copy = t.copies[t.copied++];
+    return true;
+}
+
 // ---- faults ----------------------------------------------------------------------------------------------------------------
 
 namespace {
@@ -427,6 +449,8 @@ void run_block(const Launch &launch, unsigned bytes) {
     for (unsigned i = 0; i < block.count; ++i) {
         block.threads[i].fiber = nullptr;
         block.threads[i].state = Thread::Fresh;
+        block.threads[i].copies.clear();
+        block.threads[i].copied = block.threads[i].groups = 0;
     }
     for (unsigned i = 0; i * 32 < block.count; ++i) {
         unsigned lanes = std::min(32u, block.count - i * 32);

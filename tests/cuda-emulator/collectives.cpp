@@ -12,18 +12,42 @@ const char *op_name(Op op) {
         case Op::All: return "__all_sync";
         case Op::Match: return "__match_any_sync";
         case Op::Mma: return "mma_m16n8k16_bf16";
+        case Op::MmaF16: return "mma_m16n8k16_f16";
         case Op::MmaMxf8: return "mma_m16n8k32_mxf8";
         case Op::MmaMxf4: return "mma_m16n8k64_mxf4";
         default: return "__reduce_sync";
     }
 }
 
+float e4m3(unsigned code) {
+    unsigned exponent = code >> 3 & 15u, mantissa = code & 7u;
+    float size = exponent == 0 ? ldexpf(float(mantissa), -9) : ldexpf(float(8 + mantissa), int(exponent) - 10);
+    return (code & 0x7f) == 0x7f ? NAN : code & 0x80 ? -size : size;
+}
+
+float half_value(unsigned bits) {
+    unsigned exponent = bits >> 10 & 31u, mantissa = bits & 0x3ffu;
+    float size = exponent == 31 ? (mantissa ? NAN : INFINITY)
+                 : exponent == 0 ? ldexpf(float(mantissa), -24)
+                                 : ldexpf(float(1024 + mantissa), int(exponent) - 25);
+    return bits & 0x8000u ? -size : size;
+}
+
+unsigned half_bits(float value) {
+    if (value != value) return 0x7fffu;
+    unsigned sign = as<unsigned>(value) >> 16 & 0x8000u, bits = as<unsigned>(value) & 0x7fffffffu;
+    float size = as<float>(bits);
+    if (size >= 65520.0f) return sign | 0x7c00u;
+    if (size < 0x1p-14f) return sign | unsigned(nearbyintf(size * 0x1p24f));
+    return sign | (bits + 0xfffu + (bits >> 13 & 1u) - (112u << 23)) >> 13;
+}
+
 namespace {
 
 float bf16(unsigned half) { return as<float>(half << 16); }
 
-// Fragment layout of mma.m16n8k16 in the PTX ISA; see mma.cuh.
-void mma(const Lane lanes[32]) {
+// Fragment layout of mma.m16n8k16 in the PTX ISA; see mma.cuh. `value` reads 16 bits.
+template <class F> void mma(const Lane lanes[32], F value) {
     float a[16][16], b[16][8], c[16][8];
     auto fragments = [&](int lane) { return reinterpret_cast<const Fragments *>(lanes[lane].value); };
     for (int lane = 0; lane < 32; ++lane) {
@@ -31,10 +55,10 @@ void mma(const Lane lanes[32]) {
         int g = lane / 4, t = lane % 4;
         for (int word = 0; word < 4; ++word)
             for (int half = 0; half < 2; ++half)
-                a[g + 8 * (word & 1)][2 * t + half + 8 * (word >> 1)] = bf16((f->a[word] >> (16 * half)) & 0xffffu);
+                a[g + 8 * (word & 1)][2 * t + half + 8 * (word >> 1)] = value((f->a[word] >> (16 * half)) & 0xffffu);
         for (int word = 0; word < 2; ++word)
             for (int half = 0; half < 2; ++half)
-                b[2 * t + half + 8 * word][g] = bf16((f->b[word] >> (16 * half)) & 0xffffu);
+                b[2 * t + half + 8 * word][g] = value((f->b[word] >> (16 * half)) & 0xffffu);
         for (int i = 0; i < 4; ++i) c[g + 8 * (i >> 1)][2 * t + (i & 1)] = f->c[i];
     }
     for (int m = 0; m < 16; ++m)
@@ -45,12 +69,6 @@ void mma(const Lane lanes[32]) {
 }
 
 float e8m0(unsigned code) { return code == 255 ? NAN : ldexpf(1.0f, int(code) - 127); }
-
-float e4m3(unsigned code) {
-    unsigned exponent = code >> 3 & 15u, mantissa = code & 7u;
-    float size = exponent == 0 ? ldexpf(float(mantissa), -9) : ldexpf(float(8 + mantissa), int(exponent) - 10);
-    return (code & 0x7f) == 0x7f ? NAN : code & 0x80 ? -size : size;
-}
 
 float e2m1(unsigned code) {
     static const float sizes[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
@@ -137,7 +155,8 @@ int collect(Op op, unsigned mask, const Lane lanes[32], uint64_t result[32]) {
         case Op::ReduceAnd: same_for_all(mask, lanes, result, [](uint32_t a, uint32_t b) { return a & b; }); break;
         case Op::ReduceOr: same_for_all(mask, lanes, result, [](uint32_t a, uint32_t b) { return a | b; }); break;
         case Op::ReduceXor: same_for_all(mask, lanes, result, [](uint32_t a, uint32_t b) { return a ^ b; }); break;
-        case Op::Mma: mma(lanes); break;
+        case Op::Mma: mma(lanes, bf16); break;
+        case Op::MmaF16: mma(lanes, half_value); break;
         case Op::MmaMxf8: mma_scaled<8>(lanes, [](unsigned word) { return e4m3(word & 255u); }); break;
         case Op::MmaMxf4: mma_scaled<4>(lanes, [](unsigned word) { return e2m1(word & 15u); }); break;
     }

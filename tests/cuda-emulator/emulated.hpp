@@ -86,7 +86,7 @@ struct Enlist {
 };
 
 enum class Op : unsigned { Sync, Shuffle, Ballot, Any, All, Match, ReduceAdd, ReduceMin, ReduceMax, ReduceMinS, ReduceMaxS,
-                           ReduceAnd, ReduceOr, ReduceXor, Mma, MmaMxf8, MmaMxf4 };
+                           ReduceAnd, ReduceOr, ReduceXor, Mma, MmaF16, MmaMxf8, MmaMxf4 };
 
 // What one lane brings to a collective: for a shuffle its value and the lane that it reads, for an MMA a pointer.
 struct Lane {
@@ -110,6 +110,20 @@ struct Fragments {
 
 // Whether the device has block-scaled products: those of sm_120 do.
 bool block_scaled();
+
+// Of numbers of few bits.
+float e4m3(unsigned code);
+float half_value(unsigned bits);
+unsigned half_bits(float value);
+
+// A copy that a thread has begun, and the group that it is of.
+struct Copy {
+    unsigned *to, words[4], count, group;
+};
+void copy_begin(Copy copy);
+void copy_group();
+// Takes the oldest copy of the thread that is not of its `keep` last groups; false if there is none.
+bool copy_take(unsigned keep, Copy &copy);
 
 template <class T> inline uint64_t bits(T value) {
     static_assert(sizeof(T) <= 8, "at most 8 bytes travel by one shuffle");
@@ -222,6 +236,44 @@ inline void mma_m16n8k16_bf16(float d[4], const unsigned a[4], const unsigned b[
     hotseam_emulated::Fragments fragments{d, a, b, c, 0, 0};
     uint64_t address = reinterpret_cast<uintptr_t>(&fragments);
     hotseam_emulated::collective(hotseam_emulated::Op::Mma, ALL_LANES, {address, 0}, file, line);
+}
+
+// The same with f16.
+inline void mma_m16n8k16_f16(float d[4], const unsigned a[4], const unsigned b[2], const float c[4], HOTSEAM_EMULATED_HERE) {
+    hotseam_emulated::Fragments fragments{d, a, b, c, 0, 0};
+    uint64_t address = reinterpret_cast<uintptr_t>(&fragments);
+    hotseam_emulated::collective(hotseam_emulated::Op::MmaF16, ALL_LANES, {address, 0}, file, line);
+}
+
+// What half.cuh names.
+inline unsigned half_pair(float low, float high) {
+    return hotseam_emulated::half_bits(low) | hotseam_emulated::half_bits(high) << 16;
+}
+inline unsigned half_pair_of_e4m3(unsigned codes) {
+    return half_pair(hotseam_emulated::e4m3(codes & 255u), hotseam_emulated::e4m3(codes >> 8 & 255u));
+}
+inline unsigned half_pair_product(unsigned a, unsigned b) {
+    using hotseam_emulated::half_value;
+    return half_pair(half_value(a & 0xffffu) * half_value(b & 0xffffu), half_value(a >> 16) * half_value(b >> 16));
+}
+
+// What copy.cuh names. The bytes are read when a copy begins and written when it is waited for.
+template <unsigned BYTES> inline void hotseam_emulated_copy(void *to, const void *from, bool there) {
+    using Words = unsigned[BYTES / 4];
+    hotseam_emulated::Copy copy{static_cast<unsigned *>(to), {0, 0, 0, 0}, BYTES / 4, 0};
+    if (reinterpret_cast<uintptr_t>(to) % BYTES != 0 || reinterpret_cast<uintptr_t>(from) % BYTES != 0) __trap();
+    if (there)
+        for (unsigned i = 0; i < BYTES / 4; ++i) copy.words[i] = (*static_cast<const Words *>(from))[i];
+    hotseam_emulated::copy_begin(copy);
+}
+inline void copy_16(void *to, const void *from, bool there) { hotseam_emulated_copy<16>(to, from, there); }
+inline void copy_8(void *to, const void *from, bool there) { hotseam_emulated_copy<8>(to, from, there); }
+inline void copy_4(void *to, const void *from, bool there) { hotseam_emulated_copy<4>(to, from, there); }
+inline void copy_commit() { hotseam_emulated::copy_group(); }
+inline void copy_wait(unsigned n) {
+    hotseam_emulated::Copy copy;
+    while (hotseam_emulated::copy_take(n, copy))
+        for (unsigned i = 0; i < copy.count; ++i) copy.to[i] = copy.words[i];
 }
 
 // The block-scaled products of mma_scaled.cuh. Their values and scales are exact in f32, and so are the products.

@@ -87,8 +87,8 @@ std::vector<char> cubin(const std::string &names, unsigned sm = 90) {
 
 std::string all_names() {
     std::string names(1, '\0');
-    for (const char *name : {"sum", "reverse", "poison", "barriers", "lanes", "bounds", "mma", "add", "fmaf", "barrier_rate",
-                             "nowhere"})
+    for (const char *name : {"sum", "reverse", "poison", "barriers", "lanes", "bounds", "mma", "copies", "half", "add", "fmaf",
+                             "barrier_rate", "nowhere"})
         names += std::string("hotseam_selftest_") + name + '\0';
     return names;
 }
@@ -235,24 +235,15 @@ void freed() {
     GIVES(launch("bounds", 1, 256, {0, y, 256, 0}), 700);
 }
 
-void mma() {
+// `half` of the two formats of `choice`: bits that `value` reads.
+void mma_of(int choice, uint16_t (*half)(float)) {
     begin();
     std::vector<float> bits(192);
     auto *halves = reinterpret_cast<uint16_t *>(bits.data());
-    auto value = [&](int i) {
-        uint32_t wide = uint32_t(halves[i]) << 16;
-        float f;
-        memcpy(&f, &wide, 4);
-        return f;
-    };
-    for (int i = 0; i < 384; ++i) {
-        float f = float((i * 37) % 23 - 11) * 0.25f;
-        uint32_t wide;
-        memcpy(&wide, &f, 4);
-        halves[i] = uint16_t(wide >> 16);
-    }
+    auto value = [&](int i) { return float((i * 37) % 23 - 11) * 0.25f; };
+    for (int i = 0; i < 384; ++i) halves[i] = half(value(i));
     unsigned long long x = device(bits), y = device(std::vector<float>(128, 0.0f));
-    GIVES(launch("mma", 1, 32, {x, y, 0, 0}), 0);
+    GIVES(launch("mma", 1, 32, {x, y, 0, choice}), 0);
     std::vector<float> d = host(y, 128);
     for (int m = 0; m < 16; ++m)
         for (int n = 0; n < 8; ++n) {
@@ -260,6 +251,48 @@ void mma() {
             for (int k = 0; k < 16; ++k) sum += value(m * 16 + k) * value(256 + k * 8 + n);
             CHECK(d[m * 8 + n] == sum);
         }
+}
+
+uint32_t bits_of(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    return bits;
+}
+
+void mma() {
+    mma_of(0, [](float f) { return uint16_t(bits_of(f) >> 16); });
+    // Of zero or a normal number that has no more bits.
+    mma_of(1, [](float f) {
+        uint32_t sign = bits_of(f) >> 16 & 0x8000u, size = bits_of(f) & 0x7fffffffu;
+        return uint16_t(sign | (size == 0 ? 0 : (size - (112u << 23)) >> 13));
+    });
+}
+
+void copies() {
+    begin();
+    std::vector<float> x(128);
+    for (int i = 0; i < 128; ++i) x[i] = float(i);
+    unsigned long long y = device(std::vector<float>(32, 0.0f));
+    GIVES(launch("copies", 1, 32, {device(x), y, 0, 0}), 0);
+    for (float f : host(y, 32)) CHECK(f == 1.0f);
+}
+
+void half() {
+    begin();
+    // Ties go to even, subnormal numbers are exact to 2^-24, what is too large is infinite.
+    const struct { float value; uint32_t bits; } known[] = {
+        {0.0f, 0}, {-0.0f, 0x8000}, {1.0f, 0x3c00}, {-1.5f, 0xbe00}, {65504.0f, 0x7bff}, {65519.0f, 0x7bff}, {65520.0f, 0x7c00},
+        {1e30f, 0x7c00}, {0x1p-14f, 0x0400}, {0x1p-24f, 1}, {0x1p-25f, 0}, {0x1.8p-24f, 2}, {-0x1.8p-15f, 0x8300},
+        {1.0f + 0x1p-11f, 0x3c00}, {1.0f + 0x3p-11f, 0x3c02}, {0x1.ffep-15f, 0x0400}};
+    std::vector<float> x(32, 1.0f);
+    for (size_t i = 0; i < sizeof known / sizeof *known; ++i) x[i] = known[i].value;
+    unsigned long long y = device(std::vector<float>(64, 0.0f));
+    GIVES(launch("half", 1, 32, {device(x), y, 0, 0}), 0);
+    std::vector<float> d = host(y, 64);
+    for (size_t i = 0; i < sizeof known / sizeof *known; ++i) CHECK(bits_of(d[i]) == known[i].bits * 0x10001u);
+    // e4m3: 2^-9 for the code 1, 2^-6 and an eighth more for 9, 1 for 56, 384 for 124.
+    CHECK(bits_of(d[32]) == 0x18000000u && bits_of(d[32 + 2]) >> 16 == 0x2480u);
+    CHECK((bits_of(d[32 + 14]) & 0xffffu) == 0x3c00u && (bits_of(d[32 + 31]) & 0x7fffu) == 0x5e00u);
 }
 
 void graph() {
@@ -440,6 +473,8 @@ int main(int, char **arguments) {
     test("more stack than a thread has", [] { bounds(3, 719); });
     test("freed memory", freed);
     test("mma against a loop", mma);
+    test("copies that go on", copies);
+    test("numbers of 16 bits", half);
     test("capture and replay of a graph", graph);
     test("images, functions and limits of launches", images);
     test("memory limit", memory_limit, {{"HOTSEAM_EMULATOR_MEMORY", "1000000"}});

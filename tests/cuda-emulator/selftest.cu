@@ -103,7 +103,7 @@ KERNEL(hotseam_selftest_bounds, SelftestParams) {
     if (i < p.n + (p.choice == 1)) y[i] = float(i);
 }
 
-// One product of x as bf16 bits, A[16][16] and then B[16][8], into y[16][8].
+// One product of x as bf16 bits, or f16 if `choice` is 1, A[16][16] and then B[16][8], into y[16][8].
 KERNEL(hotseam_selftest_mma, SelftestParams) {
     const unsigned short *a = reinterpret_cast<const unsigned short *>(p.x), *b = a + 256;
     unsigned g = threadIdx.x / 4, t = threadIdx.x % 4;
@@ -115,8 +115,40 @@ KERNEL(hotseam_selftest_mma, SelftestParams) {
     }
     for (unsigned i = 0; i < 2; ++i) fb[i] = two(b[(2 * t + 8 * i) * 8 + g], b[(2 * t + 8 * i + 1) * 8 + g]);
     float d[4] = {1.0f, 1.0f, 1.0f, 1.0f};
-    mma_m16n8k16_bf16(d, fa, fb, d);
+    if (p.choice == 1) {
+        mma_m16n8k16_f16(d, fa, fb, d);
+    } else {
+        mma_m16n8k16_bf16(d, fa, fb, d);
+    }
     for (unsigned i = 0; i < 4; ++i) p.y[(g + 8 * (i >> 1)) * 8 + 2 * t + (i & 1)] = d[i];
+}
+
+// Copies of 16 bytes in two groups: y is 1 where they are in shared memory when they have been waited for, and not before.
+KERNEL(hotseam_selftest_copies, SelftestParams) {
+    SHARED uint4 staged[3][32];
+    const uint4 *from = reinterpret_cast<const uint4 *>(p.x);
+    unsigned i = threadIdx.x;
+    auto word = [&](unsigned of) { return reinterpret_cast<volatile uint4 *>(&staged[of][i])->w; };
+    copy_16(&staged[0][i], from + i, true);
+    copy_commit();
+    copy_16(&staged[1][i], from + i, false);
+    copy_commit();
+    copy_4(&staged[2][i].w, &from[i].w, true);
+    bool right = word(0) == 0xffffffffu;
+    copy_wait(1);
+    right = right && word(0) == from[i].w && word(1) == 0xffffffffu;
+    copy_wait(0);
+    right = right && word(1) == 0 && word(2) == 0xffffffffu;
+    copy_commit();
+    copy_wait(0);
+    p.y[i] = right && word(2) == from[i].w ? 1.0f : 0.0f;
+}
+
+// x as f16 in y, its low half from a pair and its high half from a product with 1.
+KERNEL(hotseam_selftest_half, SelftestParams) {
+    unsigned i = threadIdx.x, pair = half_pair(p.x[i], p.x[i]), one = half_pair(1.0f, 1.0f);
+    p.y[i] = __uint_as_float((pair & 0xffffu) | (half_pair_product(pair, one) & 0xffff0000u));
+    p.y[32 + i] = __uint_as_float(half_pair_of_e4m3(i * 4 | (i * 4 + 1) << 8));
 }
 
 KERNEL(hotseam_selftest_add, SelftestParams) {

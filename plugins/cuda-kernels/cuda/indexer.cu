@@ -16,6 +16,13 @@ KERNEL_BOUNDED(hotseam_indexer_project_few, SelectParams, PROJECT_FEW_THREADS) {
     project_few(p, (float *)shared);
 }
 
+// Grid: tiles of outputs, rows by `STREAM_ROWS`.
+KERNEL_BOUNDED(hotseam_indexer_project_stream, SelectParams, STREAM_THREADS) {
+    SHARED uint4 memory[STREAM_SHARED / 16];
+    SHARED const float *rows[STREAM_ROWS];
+    project_stream(p, (unsigned char *)memory, rows);
+}
+
 // Grid: tiles of outputs, tiles of rows.
 KERNEL_BOUNDED(hotseam_indexer_project_many, SelectParams, TILE_THREADS) {
     SHARED float4 shared[TILE_SHARED / 4];

@@ -1,7 +1,7 @@
 // `mhc.pre`, `mhc.post` and `mhc.head`, all in f32.
 //
 // Before a block: `mix` makes the products with `fn` and the sum of squares of a slice of the streams, for a few rows; the
-// slices of a row are added in order by `pre` or `head`, which turn them into gates and collapse the streams. Rows at
+// slices of a row are added in a fixed order by `pre` or `head`, which turn them into gates and collapse the streams. Rows at
 // position -1 are left alone.
 
 #include "activation.cuh"
@@ -16,7 +16,7 @@
 // Rows of a block of `mix`, if there are many.
 #define MIX_ROWS 4
 #define MIX_THREADS 256
-// Channels that a block of `mix` takes in a step, and that a block of `pre` and `head` collapses.
+// Channels that a block of `pre` and `head` collapses; one of `mix` takes four for each of its threads in a step.
 #define SLICE (4 * MIX_THREADS)
 
 struct MixParams {
@@ -34,8 +34,9 @@ struct MixParams {
 };
 
 template <int ROWS> DEVICE void mix(const MixParams &p, float (*shared)[MIX_ROWS][32]) {
-    long long steps = (p.width + SLICE - 1) / SLICE;
-    long long from = steps * blockIdx.x / p.splits * SLICE, to = steps * (blockIdx.x + 1) / p.splits * SLICE;
+    unsigned slice = 4 * blockDim.x;
+    long long steps = (p.width + slice - 1) / slice;
+    long long from = steps * blockIdx.x / p.splits * slice, to = steps * (blockIdx.x + 1) / p.splits * slice;
     to = to < p.width ? to : p.width;
     unsigned first = blockIdx.y * ROWS;
     for (unsigned out = 0; out < p.outputs; out += MIX_ROUND) {
@@ -45,7 +46,7 @@ template <int ROWS> DEVICE void mix(const MixParams &p, float (*shared)[MIX_ROWS
 #pragma unroll
             for (int o = 0; o < 32; o++) acc[r][o] = 0.0f;
         }
-        for (long long col = from + 4 * (int)threadIdx.x; col < to; col += SLICE) {
+        for (long long col = from + 4 * (int)threadIdx.x; col < to; col += slice) {
             float4 x[ROWS];
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
@@ -73,10 +74,11 @@ template <int ROWS> DEVICE void mix(const MixParams &p, float (*shared)[MIX_ROWS
 #pragma unroll
         for (int r = 0; r < ROWS; r++) shared[warp_id()][r][lane_id()] = warp_sums(acc[r]);
         __syncthreads();
-        if (warp_id() < ROWS && first + warp_id() < p.rows) {
+        int warps = blockDim.x / 32;
+        for (int r = warp_id(); r < ROWS && first + r < p.rows; r += warps) {
             float sum = 0.0f;
-            for (int w = 0; w < MIX_THREADS / 32; w++) sum += shared[w][warp_id()][lane_id()];
-            float *to_row = p.partials + ((long long)(first + warp_id()) * p.splits + blockIdx.x) * (p.outputs + 1);
+            for (int w = 0; w < warps; w++) sum += shared[w][r][lane_id()];
+            float *to_row = p.partials + ((long long)(first + r) * p.splits + blockIdx.x) * (p.outputs + 1);
             if (lane_id() < MIX_ROUND && out + lane_id() < p.outputs) to_row[out + lane_id()] = sum;
             if (lane_id() == MIX_ROUND && out == 0) to_row[p.outputs] = sum;
         }
@@ -93,11 +95,21 @@ KERNEL_BOUNDED(hotseam_mhc_mix, MixParams, MIX_THREADS) {
     }
 }
 
-// What `mix` left of a row: value `o`, its slices added in order.
-DEVICE float mixed(const float *partials, unsigned splits, unsigned outputs, unsigned o) {
-    float sum = 0.0f;
-    for (unsigned s = 0; s < splits; s++) sum += partials[s * (outputs + 1) + o];
-    return sum;
+// Threads that add up the slices of a value, each every such slice.
+#define MIXED 8
+
+// What `mix` left of a row: its slices added up, `values[o]` and as the last the sum of squares. All threads of the block call it.
+DEVICE void mixed(const float *partials, unsigned splits, unsigned outputs, float *values) {
+    for (unsigned first = 0; first <= outputs; first += blockDim.x / MIXED) {
+        unsigned o = first + threadIdx.x / MIXED;
+        float sum = 0.0f;
+#pragma unroll 8
+        for (unsigned s = threadIdx.x % MIXED; o <= outputs && s < splits; s += MIXED) sum += partials[s * (outputs + 1) + o];
+#pragma unroll
+        for (int step = MIXED / 2; step > 0; step >>= 1) sum += __shfl_xor_sync(ALL_LANES, sum, step);
+        if (o <= outputs && threadIdx.x % MIXED == 0) values[o] = sum;
+    }
+    __syncthreads();
 }
 
 // `out = sum_i pre_i streams_i` for the channels of this block's slice.
@@ -153,6 +165,24 @@ DEVICE void sinkhorn(float *square, int hc, int iters, float eps) {
     }
 }
 
+// The same of four streams, by one warp with a value a lane and in each half of it.
+DEVICE void sinkhorn_of_four(float *square, int iters, float eps) {
+    float v = square[lane_id() % 16];
+    auto sum = [&](int step) {
+        float two = v + __shfl_xor_sync(ALL_LANES, v, step);
+        return two + __shfl_xor_sync(ALL_LANES, two, 2 * step);
+    };
+    float most = fmaxf(v, __shfl_xor_sync(ALL_LANES, v, 1));
+    v = expf(v - fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2)));
+    v = v / sum(1) + eps;
+    for (int n = 0; n < iters; n++) {
+        if (n > 0) v = v / (sum(1) + eps);
+        v = v / (sum(4) + eps);
+    }
+    if (lane_id() < 16) square[lane_id()] = v;
+    __syncwarp();
+}
+
 struct PreParams {
     HotseamMhcPreArgs args;
     HotseamBatch batch;
@@ -164,21 +194,17 @@ struct PreParams {
 
 // Grid: one block for `post` and `comb` and one for each slice of channels of `x`, rows.
 KERNEL_BOUNDED(hotseam_mhc_pre, PreParams, MIX_THREADS) {
-    SHARED float m[OUTPUTS_MOST];
-    SHARED float inverse;
+    SHARED float m[OUTPUTS_MOST + 1];
     long long row = p.row_begin + blockIdx.y;
     if (p.batch.positions[row] < 0) return;
     int hc = p.args.streams.shape[1], outputs = (2 + hc) * hc;
     long long hidden = p.args.streams.shape[2];
     const float *partials = p.partials + (long long)blockIdx.y * p.splits * (outputs + 1);
     const float *base = (const float *)p.args.base.data, *scale = (const float *)p.args.scale.data;
-    if (threadIdx.x == 0) {
-        inverse = 1.0f / sqrtf(mixed(partials, p.splits, outputs, outputs) / (hc * hidden) + p.args.norm_eps);
-    }
-    __syncthreads();
-    int from = blockIdx.x == 0 ? hc : 0, to = blockIdx.x == 0 ? outputs : hc;
-    for (int o = from + threadIdx.x; o < to; o += blockDim.x) {
-        float gate = fmaf(mixed(partials, p.splits, outputs, o) * inverse, scale[o < hc ? 0 : o < 2 * hc ? 1 : 2], base[o]);
+    mixed(partials, p.splits, outputs, m);
+    float inverse = 1.0f / sqrtf(m[outputs] / (hc * hidden) + p.args.norm_eps);
+    for (int o = threadIdx.x; o < outputs; o += blockDim.x) {
+        float gate = fmaf(m[o] * inverse, scale[o < hc ? 0 : o < 2 * hc ? 1 : 2], base[o]);
         m[o] = o < hc ? sigmoid(gate) + p.args.hc_eps : o < 2 * hc ? 2.0f * sigmoid(gate) : gate;
     }
     __syncthreads();
@@ -190,7 +216,11 @@ KERNEL_BOUNDED(hotseam_mhc_pre, PreParams, MIX_THREADS) {
     if (warp_id() != 0) return;
     float *post = (float *)p.args.post.data + row * hc, *comb = (float *)p.args.comb.data + row * hc * hc;
     for (int i = lane_id(); i < hc; i += 32) post[i] = m[hc + i];
-    sinkhorn(m + 2 * hc, hc, p.args.iters, p.args.hc_eps);
+    if (hc == 4) {
+        sinkhorn_of_four(m + 2 * hc, p.args.iters, p.args.hc_eps);
+    } else {
+        sinkhorn(m + 2 * hc, hc, p.args.iters, p.args.hc_eps);
+    }
     for (int e = lane_id(); e < hc * hc; e += 32) comb[e] = m[2 * hc + e];
 }
 
@@ -205,17 +235,18 @@ struct HeadParams {
 
 // Grid: slices of channels, rows.
 KERNEL_BOUNDED(hotseam_mhc_head, HeadParams, MIX_THREADS) {
-    SHARED float pre[STREAMS_MOST];
+    SHARED float pre[STREAMS_MOST + 1];
     long long row = p.row_begin + blockIdx.y;
     if (p.batch.positions[row] < 0) return;
     int hc = p.args.streams.shape[1];
     long long hidden = p.args.streams.shape[2];
     const float *partials = p.partials + (long long)blockIdx.y * p.splits * (hc + 1);
+    mixed(partials, p.splits, hc, pre);
     if ((int)threadIdx.x < hc) {
         int o = threadIdx.x;
-        float inverse = 1.0f / sqrtf(mixed(partials, p.splits, hc, hc) / (hc * hidden) + p.args.norm_eps);
+        float inverse = 1.0f / sqrtf(pre[hc] / (hc * hidden) + p.args.norm_eps);
         float scale = ((const float *)p.args.scale.data)[0], base = ((const float *)p.args.base.data)[o];
-        pre[o] = sigmoid(fmaf(mixed(partials, p.splits, hc, o) * inverse, scale, base)) + p.args.hc_eps;
+        pre[o] = sigmoid(fmaf(pre[o] * inverse, scale, base)) + p.args.hc_eps;
     }
     __syncthreads();
     collapse((const float *)p.args.streams.data + row * hc * hidden, pre, hc, hidden, blockIdx.x * (long long)SLICE,

@@ -7,6 +7,7 @@
 
 #include "activation.cuh"
 #include "experts.cuh"
+#include "stream.cuh"
 
 // Route ----------------------------------------------------------------------------------------------------------------
 
@@ -37,6 +38,23 @@ KERNEL_BOUNDED(hotseam_moe_scores_few, RouteParams, 256) {
             float *to = p.scores + (first + r) * n + o;
             if (o < n) to[0] = one;
             if (o + 1 < n) to[1] = two;
+        }
+    );
+}
+
+// Grid: tiles of outputs, eight rows a block. A gate in bf16.
+KERNEL_BOUNDED(hotseam_moe_scores_stream, RouteParams, STREAM_THREADS) {
+    SHARED uint4 memory[STREAM_SHARED / 16];
+    SHARED const float *rows[STREAM_ROWS];
+    long long n = p.args.gate.shape[0], k = p.args.gate.shape[1], output = (long long)blockIdx.x * STREAM_OUTPUTS;
+    unsigned first = blockIdx.y * STREAM_ROWS, count = min(p.rows - first, STREAM_ROWS + 0u);
+    if (threadIdx.x < count) rows[threadIdx.x] = route_row(p, first + threadIdx.x);
+    __syncthreads();
+    StreamRows w[1] = {stream_rows(tensor_row(p.args.gate, output, k), n - output)};
+    stream_products<1>(
+        HOTSEAM_WEIGHT_FORMAT_BF16, w, rows, count, k, (unsigned char *)memory,
+        [&](int r, int o, const float (&values)[1]) {
+            if (output + o < n) p.scores[(first + r) * n + output + o] = values[0];
         }
     );
 }
@@ -225,6 +243,32 @@ KERNEL_BOUNDED(hotseam_moe_up_few, ExpertsParams, 256) {
     );
 }
 
+// Grid: 32 inner channels, a tile of at most eight pairs a block. Weights stream; gate and up have one format.
+KERNEL_BOUNDED(hotseam_moe_up_stream, ExpertsParams, STREAM_THREADS) {
+    SHARED uint4 memory[STREAM_SHARED / 16];
+    SHARED const float *rows[STREAM_ROWS];
+    Tile tile = tile_at(p, blockIdx.y);
+    if (tile.count == 0) return;
+    const HotseamExpertRef &expert = p.args.experts_device[tile.expert];
+    long long hidden = p.args.x.shape[1];
+    unsigned first = blockIdx.x * (2 * STREAM_OUTPUTS);
+    if (threadIdx.x < STREAM_ROWS) rows[threadIdx.x] = pair_input(p, tile, threadIdx.x);
+    __syncthreads();
+    StreamRows w[2] = {stream_rows(weight_row(expert.w1, first, hidden), (long long)p.inter - first),
+                       stream_rows(weight_row(expert.w3, first, hidden), (long long)p.inter - first)};
+    stream_products<2>(
+        expert.w1.format, w, rows, tile.count, hidden, (unsigned char *)memory,
+        [&](int i, int o, const float (&values)[4]) {
+            float *to = p.inner + (long long)pair_at(p, tile, i) * p.inter;
+#pragma unroll
+            for (unsigned m = 0; m < 2; m++) {
+                unsigned channel = first + m * STREAM_OUTPUTS + o;
+                if (channel < p.inter) to[channel] = swiglu(values[m], values[m + 2], p.args.swiglu_limit);
+            }
+        }
+    );
+}
+
 // Grid: 32 inner channels, whose gates and ups make the 64 outputs of a block; tiles of at most 64 pairs.
 KERNEL_BOUNDED(hotseam_moe_up_many, ExpertsParams, TILE_THREADS) {
     SHARED float4 shared[TILE_SHARED / 4];
@@ -266,6 +310,30 @@ KERNEL_BOUNDED(hotseam_moe_down_few, ExpertsParams, 256) {
             float *to = p.results + pair_at(p, tile, i) * hidden + o;
             if (o < hidden) to[0] = one;
             if (o + 1 < hidden) to[1] = two;
+        }
+    );
+}
+
+// Grid: 64 outputs, a tile of at most eight pairs a block. Weights stream.
+KERNEL_BOUNDED(hotseam_moe_down_stream, ExpertsParams, STREAM_THREADS) {
+    SHARED uint4 memory[STREAM_SHARED / 16];
+    SHARED const float *rows[STREAM_ROWS];
+    Tile tile = tile_at(p, blockIdx.y);
+    if (tile.count == 0) return;
+    const HotseamExpertRef &expert = p.args.experts_device[tile.expert];
+    long long hidden = p.args.x.shape[1], first = (long long)blockIdx.x * (4 * STREAM_OUTPUTS);
+    if (threadIdx.x < STREAM_ROWS) rows[threadIdx.x] = pair_inner(p, tile, threadIdx.x);
+    __syncthreads();
+    StreamRows w[1] = {stream_rows(weight_row(expert.w2, first, p.inter), hidden - first)};
+    stream_products<4>(
+        expert.w2.format, w, rows, tile.count, p.inter, (unsigned char *)memory,
+        [&](int i, int o, const float (&values)[4]) {
+            float *to = p.results + pair_at(p, tile, i) * hidden;
+#pragma unroll
+            for (int m = 0; m < 4; m++) {
+                long long output = first + m * STREAM_OUTPUTS + o;
+                if (output < hidden) to[output] = values[m];
+            }
         }
     );
 }

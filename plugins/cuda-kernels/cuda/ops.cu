@@ -3,6 +3,7 @@
 
 #include "activation.cuh"
 #include "gemm.cuh"
+#include "stream.cuh"
 
 struct EmbedParams {
     // `[vocab, hidden]` f32 or bf16.
@@ -110,10 +111,10 @@ struct LinearParams {
     LinearPart part[PARTS_MOST];
 };
 
-// The part that block `x` of the grid belongs to.
-DEVICE const LinearPart &linear_part(const LinearParams &p) {
+// The part that block `block` of the outputs belongs to.
+DEVICE const LinearPart &linear_part(const LinearParams &p, unsigned block) {
     unsigned i = 0;
-    while (i + 1 < p.parts && blockIdx.x >= p.part[i + 1].first_block) i++;
+    while (i + 1 < p.parts && block >= p.part[i + 1].first_block) i++;
     return p.part[i];
 }
 
@@ -132,7 +133,7 @@ DEVICE WeightRow linear_weights(const LinearParams &p, const LinearPart &part, u
 // Grid: two outputs a warp, eight rows, groups.
 KERNEL_BOUNDED(hotseam_ops_linear_few, LinearParams, 256) {
     SHARED float4 shared[FEW_SHARED(FEW_ROWS_MOST) / 4];
-    const LinearPart &part = linear_part(p);
+    const LinearPart &part = linear_part(p, blockIdx.x);
     long long first = (long long)blockIdx.y * FEW_ROWS_MOST;
     unsigned o = ((blockIdx.x - part.first_block) * (blockDim.x / 32) + warp_id()) * 2;
     WeightRow w[2] = {linear_weights(p, part, o), linear_weights(p, part, o + 1)};
@@ -146,10 +147,42 @@ KERNEL_BOUNDED(hotseam_ops_linear_few, LinearParams, 256) {
     );
 }
 
+template <int TILES> DEVICE void linear_stream(const LinearParams &p, unsigned char *memory, const float **rows) {
+    unsigned row_blocks = (p.rows + STREAM_ROWS - 1) / STREAM_ROWS, block = blockIdx.x / row_blocks;
+    const LinearPart &part = linear_part(p, block);
+    unsigned first = blockIdx.x % row_blocks * STREAM_ROWS, output = (block - part.first_block) * (TILES * STREAM_OUTPUTS);
+    if (threadIdx.x < STREAM_ROWS) rows[threadIdx.x] = linear_input(p, first + threadIdx.x);
+    __syncthreads();
+    StreamRows w[1] = {stream_rows(linear_weights(p, part, output), (long long)part.n - output)};
+    stream_products<TILES>(
+        part.w.format, w, rows, min(p.rows - first, STREAM_ROWS + 0u), p.k, memory,
+        [&](int r, int o, const float (&values)[TILES]) {
+            float *y = linear_output(p, part, first + r);
+#pragma unroll
+            for (int m = 0; m < TILES; m++) {
+                unsigned at = output + m * STREAM_OUTPUTS + o;
+                if (at < part.n) y[at] = values[m];
+            }
+        }
+    );
+}
+
+// Grid: tiles of outputs, of which those of the same weights and other rows follow each other; 1; groups.
+#define LINEAR_STREAM(name, tiles)                              \
+    KERNEL_BOUNDED(name, LinearParams, STREAM_THREADS) {        \
+        SHARED uint4 memory[STREAM_SHARED / 16];                \
+        SHARED const float *rows[STREAM_ROWS];                  \
+        linear_stream<tiles>(p, (unsigned char *)memory, rows); \
+    }
+
+LINEAR_STREAM(hotseam_ops_linear_stream1, 1)
+LINEAR_STREAM(hotseam_ops_linear_stream2, 2)
+LINEAR_STREAM(hotseam_ops_linear_stream4, 4)
+
 // Grid: tiles of outputs, tiles of rows, groups.
 KERNEL_BOUNDED(hotseam_ops_linear_many, LinearParams, TILE_THREADS) {
     SHARED float4 shared[TILE_SHARED / 4];
-    const LinearPart &part = linear_part(p);
+    const LinearPart &part = linear_part(p, blockIdx.x);
     long long row = (long long)blockIdx.y * TILE;
     unsigned output = (blockIdx.x - part.first_block) * TILE;
     many_rows(

@@ -3,6 +3,7 @@
 
 #include "gemm.cuh"
 #include "layouts.cuh"
+#include "stream.cuh"
 
 struct SelectParams {
     HotseamSelectArgs args;
@@ -74,6 +75,28 @@ DEVICE void project_few(const SelectParams &p, float *shared) {
             float *y = of.y + (first + r) * of.n + n;
             if (n < of.n) y[0] = low;
             if (n + 1 < of.n) y[1] = high;
+        });
+}
+
+// Grid: tiles of outputs of `wq_b`, then of `weights_proj`; rows by `STREAM_ROWS`. Weights stream.
+DEVICE void project_stream(const SelectParams &p, unsigned char *memory, const float **rows) {
+    long long first = (long long)blockIdx.y * STREAM_ROWS;
+    int count = (int)min((long long)p.rows - first, (long long)STREAM_ROWS);
+    if (__syncthreads_or((int)threadIdx.x < count && select_scored(p, first + threadIdx.x)) == 0) return;
+    Projection of = project(p, false);
+    long long block = blockIdx.x, blocks = (of.n + STREAM_OUTPUTS - 1) / STREAM_OUTPUTS;
+    if (block >= blocks) {
+        of = project(p, true);
+        block -= blocks;
+    }
+    long long n = block * STREAM_OUTPUTS;
+    if ((int)threadIdx.x < count) rows[threadIdx.x] = of.x + (first + threadIdx.x) * of.k;
+    __syncthreads();
+    StreamRows w[1] = {stream_rows(project_row(p, of, n), of.n - n)};
+    stream_products<1>(
+        of.weights ? (unsigned)HOTSEAM_WEIGHT_FORMAT_BF16 : p.args.wq_b.format, w, rows, count, of.k, memory,
+        [&](int r, int o, const float (&values)[1]) {
+            if (n + o < of.n) of.y[(first + r) * of.n + n + o] = values[0];
         });
 }
 

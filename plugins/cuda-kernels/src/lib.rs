@@ -13,6 +13,7 @@ pub mod ops;
 mod compress;
 mod gemm;
 mod pools;
+mod stream;
 mod workspace;
 
 use hotseam_cuda::CudaError;

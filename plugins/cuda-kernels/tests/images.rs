@@ -53,7 +53,7 @@ const IMAGES: [(&str, &[Image]); 9] = [
 ];
 
 /// What machine code must have: image, architecture, instruction.
-const INSTRUCTIONS: [(&str, u32, &str); 11] = [
+const INSTRUCTIONS: [(&str, u32, &str); 17] = [
     ("attention_sm120", 90, "HMMA.16816.F32.BF16"),
     ("attention_sm120", 120, "HMMA.16816.F32.BF16"),
     ("attention_sm120", 120, "QMMA.SF.16832.F32.E4M3.E4M3.E8"),
@@ -62,6 +62,12 @@ const INSTRUCTIONS: [(&str, u32, &str); 11] = [
     ("indexer_sm120", 120, "OMMA.SF.16864.F32.E2M1.E2M1.E8"),
     ("mhc_sm120", 90, "HMMA.16816.F32.BF16"),
     ("mhc_sm120", 120, "HMMA.16816.F32.BF16"),
+    ("moe", 90, "HMMA.16816.F32 "),
+    ("moe", 120, "HMMA.16816.F32 "),
+    ("moe", 90, "LDGSTS.E.BYPASS.128"),
+    ("moe", 120, "LDGSTS.E.BYPASS.128"),
+    ("ops", 90, "F2FP.F16.E4M3.UNPACK_B"),
+    ("ops", 120, "F2FP.F16.E4M3.UNPACK_B"),
     ("moe_sm120", 90, "HMMA.16816.F32.BF16"),
     ("moe_sm120", 120, "HMMA.16816.F32.BF16"),
     ("moe_sm120", 120, "HMUL2.BF16"),

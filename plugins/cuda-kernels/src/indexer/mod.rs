@@ -14,6 +14,7 @@ use hotseam_sdk::{Ctx, Result};
 pub struct Indexer {
     compress: Kernel,
     project_few: Kernel,
+    project_stream: Kernel,
     project_many: Kernel,
     queries: Kernel,
     scores: Kernel,
@@ -32,6 +33,7 @@ impl Indexer {
         Ok(Self {
             compress: kernel("compress")?,
             project_few: kernel("project_few")?,
+            project_stream: kernel("project_stream")?,
             project_many: kernel("project_many")?,
             queries: kernel("queries")?,
             scores: kernel("scores")?,

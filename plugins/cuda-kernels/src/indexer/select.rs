@@ -4,9 +4,10 @@ use super::Indexer;
 use crate::failed;
 use crate::gemm::{FEW_ROWS, TILE, TILE_THREADS, few_threads, is_few};
 use crate::pools::{most_entries, served};
+use crate::stream;
 use crate::workspace::{Workspace, chunks};
 use hotseam_cuda::Kernel;
-use hotseam_sdk::abi::{Batch, SelectArgs, layout};
+use hotseam_sdk::abi::{Batch, SelectArgs, WeightRef, dtype, layout, weight_format};
 use hotseam_sdk::{Ctx, Result};
 
 /// Outputs of a warp of the way for few rows.
@@ -105,7 +106,17 @@ impl Indexer {
         };
         // Outputs of the two matrices go to blocks of their own.
         let blocks = |each: u32| (heads * dim).div_ceil(each) + heads.div_ceil(each);
-        if is_few(rows, heads * dim) {
+        let head_weights = WeightRef::plain(weight_format::BF16, a.weights_proj);
+        let streams = rows <= stream::MOST_ROWS
+            && a.weights_proj.dtype == dtype::BF16
+            && stream::serves(&head_weights, a.x.shape[1])
+            && stream::serves(&a.wq_b, a.q_lora.shape[1])
+            && stream::aligned(a.x.data)
+            && stream::aligned(a.q_lora.data);
+        if streams {
+            let grid = [blocks(stream::OUTPUTS), rows.div_ceil(stream::ROWS), 1];
+            launch(&self.project_stream, grid, stream::THREADS, 0)?;
+        } else if is_few(rows, heads * dim) {
             let threads = few_threads(heads * dim);
             let grid = [blocks(threads / 32 * FEW_OUTPUTS), rows.div_ceil(FEW_ROWS), 1];
             launch(&self.project_few, grid, threads, 0)?;

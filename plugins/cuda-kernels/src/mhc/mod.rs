@@ -9,9 +9,12 @@ use hotseam_cuda::{Kernel, Module};
 use hotseam_sdk::abi::{Batch, MhcHeadArgs, MhcPostArgs, MhcPreArgs, TensorRef};
 use hotseam_sdk::{Ctx, Result};
 
-/// Threads of every block, and the channels that it takes in a step.
+/// Threads of every block but those of the products of few rows, and the channels that it takes in a step.
 const THREADS: u32 = 256;
 const SLICE: u32 = 4 * THREADS;
+/// Threads of a block of the products of few rows, so that many share a row, and what few are.
+const FEW_THREADS: u32 = 64;
+const FEW_ROWS: u32 = 64;
 /// Rows of a block of the products, if there are that many.
 const MIX_ROWS: u32 = 4;
 /// Blocks that occupy a device: two for each multiprocessor of an H200.
@@ -115,7 +118,8 @@ impl Mhc {
             return Ok(());
         }
         let (outputs, width) = (weight.shape[0] as u32, weight.shape[1]);
-        let steps = (width as u64).div_ceil(u64::from(SLICE)) as u32;
+        let threads = if batch.n_rows <= FEW_ROWS { FEW_THREADS } else { THREADS };
+        let steps = (width as u64).div_ceil(u64::from(4 * threads)) as u32;
         let block_rows = if batch.n_rows < MIX_ROWS { 1 } else { MIX_ROWS };
         // The fewer rows, the more blocks share one.
         let splits = (BLOCKS / batch.n_rows.div_ceil(block_rows)).clamp(1, steps);
@@ -138,7 +142,7 @@ impl Mhc {
             // SAFETY: the caller's contract; the structs are the kernels', and the partial sums lie in the workspace.
             unsafe {
                 let grid = [splits, rows.div_ceil(block_rows), 1];
-                self.mix.launch(ctx.stream(), grid, THREADS, 0, &mix).map_err(failed)?;
+                self.mix.launch(ctx.stream(), grid, threads, 0, &mix).map_err(failed)?;
                 gates.launch(ctx.stream(), [blocks, rows, 1], THREADS, 0, &params).map_err(failed)?;
             }
         }

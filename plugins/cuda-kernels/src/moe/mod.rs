@@ -16,13 +16,16 @@ const SHARED_BYTES: u32 = 40 * 1024;
 #[derive(Debug)]
 pub struct Moe {
     scores_few: Kernel,
+    scores_stream: Kernel,
     scores_many: Kernel,
     choose: Kernel,
     hash: Kernel,
     plan: Kernel,
     up_few: Kernel,
+    up_stream: Kernel,
     up_many: Kernel,
     down_few: Kernel,
+    down_stream: Kernel,
     down_many: Kernel,
     sum: Kernel,
 }
@@ -37,13 +40,16 @@ impl Moe {
         let kernel = |name: &str| module.kernel(&format!("hotseam_moe_{name}")).map_err(failed);
         Ok(Self {
             scores_few: kernel("scores_few")?,
+            scores_stream: kernel("scores_stream")?,
             scores_many: kernel("scores_many")?,
             choose: kernel("choose")?,
             hash: kernel("hash")?,
             plan: kernel("plan")?,
             up_few: kernel("up_few")?,
+            up_stream: kernel("up_stream")?,
             up_many: kernel("up_many")?,
             down_few: kernel("down_few")?,
+            down_stream: kernel("down_stream")?,
             down_many: kernel("down_many")?,
             sum: kernel("sum")?,
         })

@@ -3,8 +3,9 @@
 use super::{Moe, SHARED_BYTES};
 use crate::failed;
 use crate::gemm::{FEW_ROWS, TILE, TILE_THREADS, few_threads, is_few};
+use crate::stream;
 use crate::workspace::{Workspace, chunks};
-use hotseam_sdk::abi::{Batch, RouteArgs};
+use hotseam_sdk::abi::{Batch, RouteArgs, WeightRef, dtype, weight_format};
 use hotseam_sdk::{Ctx, Error, Result};
 
 /// `RouteParams` of `cuda/moe.cu`.
@@ -47,6 +48,10 @@ impl Moe {
                 SHARED_BYTES / 4
             )));
         }
+        let gate = WeightRef::plain(weight_format::BF16, a.gate);
+        let streams = a.gate.dtype == dtype::BF16
+            && stream::serves(&gate, a.gate.shape[1])
+            && stream::aligned(a.x.data);
         let mut workspace = Workspace::of(ctx);
         let most = workspace.units(4 * u64::from(n), 1, rows)?;
         let scores = workspace.take(u64::from(most) * u64::from(n) * 4)?;
@@ -55,6 +60,10 @@ impl Moe {
             // SAFETY: the caller's contract; the structs are the kernels', and the scores lie in the workspace.
             unsafe {
                 match is_few(rows, n) {
+                    _ if streams && rows <= stream::MOST_ROWS => {
+                        let grid = [n.div_ceil(stream::OUTPUTS), rows.div_ceil(stream::ROWS), 1];
+                        self.scores_stream.launch(ctx.stream(), grid, stream::THREADS, 0, &params)
+                    }
                     true => {
                         let threads = few_threads(n);
                         let grid = [n.div_ceil(threads / 32 * 2), rows.div_ceil(FEW_ROWS), 1];

@@ -4,6 +4,7 @@ use super::Ops;
 use super::shape::{address, expect, of_weight};
 use crate::failed;
 use crate::gemm::{FEW_ROWS, TILE, TILE_THREADS, few_threads, is_few};
+use crate::stream;
 use hotseam_sdk::abi::{TensorRef, WeightRef, dtype};
 use hotseam_sdk::{Error, Result};
 
@@ -88,8 +89,26 @@ impl Ops {
         let outputs = |w: &WeightRef| (of_weight(w).0 / groups.max(1)) as u32;
         let all = products.iter().map(|(w, _)| outputs(w)).sum::<u32>() * groups as u32;
         let rows = rows as u32;
-        let (few, threads) = (is_few(rows, all), few_threads(all));
-        let of_block = if few { threads / 32 * 2 } else { TILE };
+        // The scales of FP8 are of 128 outputs, and a block has those of one.
+        let whole = |w: &WeightRef| groups == 1 || outputs(w) % (4 * stream::OUTPUTS) == 0;
+        let streams = rows <= stream::MOST_ROWS
+            && stream::aligned(x.data)
+            && products.iter().all(|(w, _)| stream::serves(w, k) && whole(w));
+        let (kernel, of_block, threads, of_y) = if streams {
+            let blocks = |tiles: u32| {
+                let of_rows = rows.div_ceil(stream::ROWS) * groups as u32;
+                products.iter().map(|(w, _)| outputs(w).div_ceil(tiles * stream::OUTPUTS)).sum::<u32>()
+                    * of_rows
+            };
+            let tiles = stream::tiles(blocks);
+            let kernel = &self.linear_stream[tiles.trailing_zeros() as usize];
+            (kernel, tiles * stream::OUTPUTS, stream::THREADS, stream::ROWS)
+        } else if is_few(rows, all) {
+            let threads = few_threads(all);
+            (&self.linear_few, threads / 32 * 2, threads, FEW_ROWS)
+        } else {
+            (&self.linear_many, TILE, TILE_THREADS, TILE)
+        };
         let none = Part { w: *first, y: 0, n: 0, first_block: u32::MAX };
         let (mut part, mut blocks) = ([none; PARTS_MOST], 0);
         for (part, (w, y)) in part.iter_mut().zip(products) {
@@ -98,11 +117,11 @@ impl Ops {
         }
         let (x, k, parts) = (address(x), k as u32, products.len() as u32);
         let params = Params { x, rows, groups: groups as u32, k, parts, part };
-        let (kernel, of_y, threads) = match few {
-            true => (&self.linear_few, FEW_ROWS, threads),
-            false => (&self.linear_many, TILE, TILE_THREADS),
+        let row_blocks = rows.div_ceil(of_y);
+        let grid = match streams {
+            true => [blocks * row_blocks, 1, params.groups],
+            false => [blocks, row_blocks, params.groups],
         };
-        let grid = [blocks, rows.div_ceil(of_y), params.groups];
         // SAFETY: the struct is the kernels'; what it names is memory of the device, as this type says.
         unsafe { kernel.launch(stream, grid, threads, 0, &params).map_err(failed) }
     }

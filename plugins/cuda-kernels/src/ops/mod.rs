@@ -23,6 +23,8 @@ pub struct Ops {
     embed: Kernel,
     rms_norm: Kernel,
     heads: Kernel,
+    /// With 1, 2 and 4 tiles a block.
+    linear_stream: [Kernel; 3],
     linear_few: Kernel,
     linear_many: Kernel,
     swiglu: Kernel,
@@ -122,6 +124,7 @@ impl Ops {
             embed: kernel("embed")?,
             rms_norm: kernel("rms_norm")?,
             heads: kernel("heads")?,
+            linear_stream: [kernel("linear_stream1")?, kernel("linear_stream2")?, kernel("linear_stream4")?],
             linear_few: kernel("linear_few")?,
             linear_many: kernel("linear_many")?,
             swiglu: kernel("swiglu")?,

@@ -52,8 +52,8 @@ fn case(kit: &mut Kit, stock: &Indexer, patched: &[Sm120; 2], format: u32, topk:
     // The fourth row is padding, the fifth keeps all it has.
     let mut rows = kit.rows_at(vec![4 * 4300, 4 * 1801 + 2, 4 * 900, -1, 4 * topk as i32 - 1]);
     let wq_b = kit.weight(weight_format::BF16, HEADS * DIM, RANK);
-    let weights_proj = kit.tensor(&[HEADS, 32], 1.0);
-    let (q_lora, x) = (kit.tensor(&[n, RANK], 1.0), kit.tensor(&[n, 32], 1.0));
+    let weights_proj = kit.weight(weight_format::BF16, HEADS, 32).data;
+    let (q_lora, x) = (kit.tensor(&[n, RANK], 1.0).aligned(), kit.tensor(&[n, 32], 1.0).aligned());
     let (cos, sin) = (kit.tensor(&[20_000, 8], 0.5), kit.tensor(&[20_000, 8], 0.5));
     let bytes: Vec<u8> = (0..PAGES + 3).flat_map(|_| page(kit, format, keys)).collect();
     let bytes = Both::new(&bytes, &[PAGES + 3, bytes.len() / (PAGES + 3)], dtype::U8);

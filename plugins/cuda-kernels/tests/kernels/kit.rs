@@ -164,6 +164,7 @@ pub(crate) struct Both {
     memory: Buffer,
     shape: Vec<usize>,
     dtype: u32,
+    offset: u64,
 }
 
 /// Offset of every other tensor on the device: as much as the contract promises, and no more.
@@ -178,7 +179,8 @@ impl Both {
             std::ptr::copy_nonoverlapping(values.as_ptr().cast::<u8>(), words.as_mut_ptr().cast(), bytes)
         };
         let memory = Buffer::new(bytes + 16, "tensor").expect("memory");
-        let both = Self { words, bytes, memory, shape: shape.to_vec(), dtype };
+        let offset = if shape[0] % 2 == 1 { OFFSET } else { 0 };
+        let both = Self { words, bytes, memory, shape: shape.to_vec(), dtype, offset };
         copy_to_device(both.address(), &both.words).expect("a copy");
         both
     }
@@ -192,8 +194,15 @@ impl Both {
         Self::new(&vec![i32::MIN; shape.iter().product()], shape, dtype::I32)
     }
 
+    /// The same at the beginning of its memory.
+    pub(crate) fn aligned(self) -> Self {
+        let aligned = Self { offset: 0, ..self };
+        aligned.upload();
+        aligned
+    }
+
     fn address(&self) -> u64 {
-        self.memory.address() + if self.shape[0] % 2 == 1 { OFFSET } else { 0 }
+        self.memory.address() + self.offset
     }
 
     fn tensor(&self, data: u64, device: u32) -> TensorRef {

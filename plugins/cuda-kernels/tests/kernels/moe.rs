@@ -15,6 +15,7 @@ fn routes_by_scores_and_by_table() {
     for n in [0, 1, 3, 8, 64, 65, 129] {
         for (experts, topk, hidden, format) in [
             (8, 2, 256, weight_format::BF16),
+            (40, 3, 160, weight_format::BF16),
             (64, 6, 100, weight_format::F32),
             (260, 8, 64, weight_format::F32),
         ] {
@@ -85,6 +86,10 @@ fn experts_in_every_format_and_batch() {
         experts(&mut kit, &moe, n, 40, 6, [100, 41], [BF16; 3], 10.0, 1.0);
         // Enough pairs for many warps of the grouping.
         experts(&mut kit, &moe, 2 * n, 40, 6, [32, 16], [NVFP4; 3], 10.0, 1.0);
+        // Weights that stream, whatever the number of rows.
+        for formats in [[BF16; 3], [FP8_BLOCK; 3], [MXFP4; 3], [NVFP4; 3], [MXFP4, FP8_BLOCK, MXFP4]] {
+            experts(&mut kit, &moe, n, 6, 2, [256, 128], formats, 10.0, 1.0);
+        }
         // All rows to the same two experts.
         experts(&mut kit, &moe, n, 2, 2, [130, 70], [FP8_BLOCK; 3], 10.0, 1.0);
     }
@@ -102,7 +107,7 @@ fn experts(
     size: f32,
 ) {
     let mut rows = kit.rows(n);
-    let mut x = kit.tensor(&[n, hidden], size);
+    let mut x = kit.tensor(&[n, hidden], size).aligned();
     // A padded row may hold anything.
     for row in (0..n).filter(|row| !rows.live(*row)) {
         x.host_f32_mut()[row * hidden..][..hidden].fill(f32::NAN);

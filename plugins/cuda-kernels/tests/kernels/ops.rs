@@ -49,6 +49,72 @@ fn products_in_every_format_for_few_and_many_rows() {
 }
 
 #[test]
+fn weights_that_stream() {
+    let mut kit = Kit::new(8);
+    let ops = Ops::load().unwrap();
+    for format in FORMATS {
+        // One, two and four tiles a block; inputs of one stage, of no whole number of stages, and more than a warp has scales of.
+        for (n, k) in [(2, 128), (130, 1152), (40, 32 * 3 * 128 + 256), (4240, 256), (17000, 128)] {
+            let (w, other) = (kit.weight(format, n, k), kit.weight(weight_format::BF16, 6, k));
+            let (values, others) = (w.values(), other.values());
+            let mut before: Vec<f32> = Vec::new();
+            for rows in [1usize, 2, 7, 8, 17] {
+                if rows > 2 && n > 1000 && rows != 8 {
+                    continue;
+                }
+                let mut x = kit.tensor(&[rows, k], 1.0).aligned();
+                // Rows of very different size, the first the same in all batches.
+                for (i, row) in x.host_f32_mut().chunks_mut(k).enumerate() {
+                    row.iter_mut().for_each(|v| *v *= [1.0, 1e-20, 3e18, 0.0][i % 4]);
+                    if i == 0 {
+                        row.copy_from_slice(&(0..k).map(|i| (i as f32 * 0.7).sin()).collect::<Vec<_>>());
+                    }
+                }
+                x.upload();
+                let (y, z) = (Both::out(&[rows, n]), Both::out(&[rows, 6]));
+                ops.linears(
+                    kit.stream.raw(),
+                    &x.device(),
+                    &[(w.device(), y.device()), (other.device(), z.device())],
+                )
+                .unwrap();
+                kit.wait();
+                let what = format!("format {format}, {rows} rows, {n} x {k}");
+                near(&what, &y.result(), &product(x.host_f32(), &values, k), n, 1e-5);
+                near(&what, &z.result(), &product(x.host_f32(), &others, k), 6, 1e-5);
+                let first = y.result()[..n].to_vec();
+                assert!(before.is_empty() || before == first, "{what}: the first row is another");
+                before = first;
+            }
+        }
+    }
+}
+
+#[test]
+fn streamed_weights_are_the_hosts_to_the_bit() {
+    let mut kit = Kit::new(9);
+    let ops = Ops::load().unwrap();
+    for format in FORMATS {
+        // Rows of the unit matrix: a product is one value of a weight, plus zeros.
+        let (n, k, rows) = (18, 256, 8);
+        let w = kit.weight(format, n, k);
+        for first in (0..k).step_by(rows) {
+            let unit: Vec<f32> =
+                (0..rows * k).map(|i| if i % k == first + i / k { 1.0 } else { 0.0 }).collect();
+            let x = Both::new(&unit, &[rows, k], dtype::F32);
+            let y = Both::out(&[rows, n]);
+            ops.linear(kit.stream.raw(), &x.device(), &w.device(), &y.device()).unwrap();
+            kit.wait();
+            let (values, got) = (w.values(), y.result());
+            for (i, got) in got.iter().enumerate() {
+                let want = values[i % n * k + first + i / n];
+                assert_eq!(*got, want, "format {format}, row {}, input {}", i % n, first + i / n);
+            }
+        }
+    }
+}
+
+#[test]
 fn weights_are_the_hosts_to_the_bit() {
     let mut kit = Kit::new(2);
     let ops = Ops::load().unwrap();
@@ -93,9 +159,11 @@ fn widths_that_no_vector_divides() {
 fn grouped_products_take_each_group_its_rows() {
     let mut kit = Kit::new(4);
     let ops = Ops::load().unwrap();
-    for (rows, groups, n, k) in [(1, 4, 40, 96), (9, 2, 100, 160), (70, 3, 70, 64)] {
+    for (rows, groups, n, k) in
+        [(1, 4, 40, 96), (9, 2, 100, 160), (70, 3, 70, 64), (2, 3, 64, 96), (9, 2, 192, 160)]
+    {
         let w = kit.weight(weight_format::FP8_BLOCK, groups * n, k);
-        let (x, y) = (kit.tensor(&[rows, groups, k], 1.0), Both::out(&[rows, groups, n]));
+        let (x, y) = (kit.tensor(&[rows, groups, k], 1.0).aligned(), Both::out(&[rows, groups, n]));
         ops.linear_grouped(kit.stream.raw(), &x.device(), &w.device(), &y.device()).unwrap();
         kit.wait();
         let values = w.values();
