@@ -1,4 +1,5 @@
-// `attention.core` on tensor cores, for entries whose values are bf16: queries and weights are rounded to bf16, sums are f32.
+// `attention.core` on tensor cores, for entries whose values are bf16. Queries and weights are each two bf16 numbers, the second what
+// the first leaves of the f32, so that products keep 16 bits of them; sums are f32.
 //
 // A block has 16 heads of a row. Each warp has 64 channels of every key, which it alone brings to shared memory, for the
 // scores as well as for the weighted sums; only the scores are summed across warps.
@@ -13,6 +14,8 @@
 // Channels of a warp, and the words that a key of them takes in shared memory: so many that lanes meet in no bank.
 #define MMA_SLICE 64
 #define MMA_KEY_WORDS (MMA_SLICE / 2 + 4)
+// Words of a warp's queries: of each 16 channels what each lane gives to a product, first numbers and second.
+#define MMA_QUERY_WORDS (MMA_SLICE / 16 * 2 * 32 * 4)
 // Length of a row of scores, and of a row of weights, of a tile.
 #define MMA_SCORE_ROW (MMA_TILE + 8)
 #define MMA_THREADS_MOST 256
@@ -20,7 +23,8 @@
 // What follows the warps' keys and scores in shared memory.
 struct MmaShared {
     Entry entries[CORE_STRIDE];
-    unsigned short weights[MMA_HEADS * MMA_SCORE_ROW];
+    // First and second numbers.
+    unsigned short weights[2][MMA_HEADS * MMA_SCORE_ROW];
     // Of the part: largest score and weight of each head, and the factor of what was summed before this tile.
     CoreState state[MMA_HEADS];
     float before[MMA_HEADS];
@@ -28,7 +32,7 @@ struct MmaShared {
 
 // Bytes of shared memory for so many warps.
 #define MMA_SHARED(warps) \
-    ((warps) * 4 * (MMA_TILE * MMA_KEY_WORDS + MMA_HEADS * MMA_SCORE_ROW) + (unsigned)sizeof(MmaShared))
+    ((warps) * 4 * (MMA_QUERY_WORDS + MMA_TILE * MMA_KEY_WORDS + MMA_HEADS * MMA_SCORE_ROW) + (unsigned)sizeof(MmaShared))
 
 // Values `i .. i + 8` of an entry as bf16, which they are.
 DEVICE void entry_eight(const HotseamPoolRef &pool, Entry entry, unsigned i, unsigned (&words)[4]) {
@@ -53,6 +57,12 @@ DEVICE void entry_eight(const HotseamPoolRef &pool, Entry entry, unsigned i, uns
 
 DEVICE unsigned bf16_pair(float low, float high) { return bf16_bits(low) | bf16_bits(high) << 16; }
 
+// What a bf16 number leaves of a value; nothing of one that is not finite, which it holds itself.
+DEVICE float bf16_rest(float v) {
+    float rest = v - bf16_value(bf16_bits(v));
+    return rest - rest == 0.0f ? rest : 0.0f;
+}
+
 // A part of a row, as its block's threads hold it: sums of rows `lane / 4` and `lane / 4 + 8` of the heads. Of each 16
 // channels the even ones are in one tile of products and the odd ones in the next, so that a word of a key serves both.
 struct MmaSums {
@@ -60,11 +70,11 @@ struct MmaSums {
 };
 
 struct MmaBlock {
+    uint4 *queries;         // `[MMA_SLICE / 16][2][32]`, of this warp
     unsigned *keys;         // `[MMA_TILE][MMA_KEY_WORDS]`, of this warp
     float *scores;          // `[warps][MMA_HEADS][MMA_SCORE_ROW]`
     MmaShared *shared;
     unsigned channel;       // first channel of this warp
-    unsigned q[MMA_SLICE / 16][4];
 };
 
 // Brings this warp's channels of a tile to shared memory.
@@ -85,17 +95,23 @@ DEVICE void mma_load(const CoreParams &p, const CoreRow &r, MmaBlock &b, unsigne
 DEVICE void mma_scores(MmaBlock &b) {
     unsigned g = lane_id() / 4, t = lane_id() % 4;
     float *scores = b.scores + warp_id() * MMA_HEADS * MMA_SCORE_ROW;
+    float sums[MMA_TILE / 8][4] = {};
+#pragma unroll
+    for (unsigned k = 0; k < MMA_SLICE / 16; k++) {
+        uint4 first = b.queries[2 * k * 32 + lane_id()], second = b.queries[(2 * k + 1) * 32 + lane_id()];
+        unsigned q[2][4] = {{first.x, first.y, first.z, first.w}, {second.x, second.y, second.z, second.w}};
+#pragma unroll
+        for (unsigned n = 0; n < MMA_TILE / 8; n++) {
+            const unsigned *key = b.keys + (8 * n + g) * MMA_KEY_WORDS + t + 8 * k;
+            unsigned keys[2] = {key[0], key[4]};
+            mma_m16n8k16_bf16(sums[n], q[0], keys, sums[n]);
+            mma_m16n8k16_bf16(sums[n], q[1], keys, sums[n]);
+        }
+    }
 #pragma unroll
     for (unsigned n = 0; n < MMA_TILE / 8; n++) {
-        float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        const unsigned *key = b.keys + (8 * n + g) * MMA_KEY_WORDS + t;
-#pragma unroll
-        for (unsigned k = 0; k < MMA_SLICE / 16; k++) {
-            unsigned keys[2] = {key[8 * k], key[8 * k + 4]};
-            mma_m16n8k16_bf16(sum, b.q[k], keys, sum);
-        }
-        *(float2 *)(scores + g * MMA_SCORE_ROW + 8 * n + 2 * t) = make_float2(sum[0], sum[1]);
-        *(float2 *)(scores + (g + 8) * MMA_SCORE_ROW + 8 * n + 2 * t) = make_float2(sum[2], sum[3]);
+        *(float2 *)(scores + g * MMA_SCORE_ROW + 8 * n + 2 * t) = make_float2(sums[n][0], sums[n][1]);
+        *(float2 *)(scores + (g + 8) * MMA_SCORE_ROW + 8 * n + 2 * t) = make_float2(sums[n][2], sums[n][3]);
     }
 }
 
@@ -105,7 +121,7 @@ DEVICE void mma_softmax(const CoreParams &p, MmaBlock &b, unsigned tile) {
     float scale = p.args.scale * LOG2_E;
     for (unsigned head = threadIdx.x / 16; head < MMA_HEADS; head += blockDim.x / 16) {
         CoreState state = b.shared->state[head];
-        float score[MMA_TILE / 16], weight[MMA_TILE / 16], most = state.most;
+        float score[MMA_TILE / 16], most = state.most;
         bool there[MMA_TILE / 16];
 #pragma unroll
         for (unsigned i = 0; i < MMA_TILE / 16; i++) {
@@ -121,10 +137,11 @@ DEVICE void mma_softmax(const CoreParams &p, MmaBlock &b, unsigned tile) {
         float base = core_base(most), before = exp2f(state.most - base), total = 0.0f;
 #pragma unroll
         for (unsigned i = 0; i < MMA_TILE / 16; i++) {
-            unsigned bits = bf16_bits(there[i] ? exp2f(score[i] - base) : 0.0f);
-            b.shared->weights[head * MMA_SCORE_ROW + 16 * i + lane] = (unsigned short)bits;
-            weight[i] = bf16_value(bits);
-            total += weight[i];
+            float weight = there[i] ? exp2f(score[i] - base) : 0.0f;
+            unsigned first = bf16_bits(weight), second = bf16_bits(bf16_rest(weight)), at = head * MMA_SCORE_ROW + 16 * i + lane;
+            b.shared->weights[0][at] = (unsigned short)first;
+            b.shared->weights[1][at] = (unsigned short)second;
+            total += bf16_value(first) + bf16_value(second);
         }
 #pragma unroll
         for (unsigned step = 1; step < 16; step *= 2) total += __shfl_xor_sync(ALL_LANES, total, step);
@@ -148,17 +165,24 @@ DEVICE void mma_sum(MmaBlock &b, MmaSums &sums) {
     }
 #pragma unroll
     for (unsigned k = 0; k < MMA_TILE / 16; k++) {
-        const unsigned *low = (const unsigned *)b.shared->weights + (g * MMA_SCORE_ROW + 16 * k) / 2 + t;
-        const unsigned *high = low + 8 * MMA_SCORE_ROW / 2;
-        unsigned weights[4] = {low[0], high[0], low[4], high[4]};
+        unsigned weights[2][4];
+#pragma unroll
+        for (unsigned part = 0; part < 2; part++) {
+            const unsigned *low = (const unsigned *)b.shared->weights[part] + (g * MMA_SCORE_ROW + 16 * k) / 2 + t;
+            const unsigned *high = low + 8 * MMA_SCORE_ROW / 2;
+            weights[part][0] = low[0], weights[part][1] = high[0], weights[part][2] = low[4], weights[part][3] = high[4];
+        }
 #pragma unroll
         for (unsigned n = 0; n < MMA_SLICE / 16; n++) {
             const unsigned *key = b.keys + (16 * k + 2 * t) * MMA_KEY_WORDS + 8 * n + g;
             unsigned words[4] = {key[0], key[MMA_KEY_WORDS], key[8 * MMA_KEY_WORDS], key[9 * MMA_KEY_WORDS]};
             unsigned even[2] = {__byte_perm(words[0], words[1], 0x5410), __byte_perm(words[2], words[3], 0x5410)};
             unsigned odd[2] = {__byte_perm(words[0], words[1], 0x7632), __byte_perm(words[2], words[3], 0x7632)};
-            mma_m16n8k16_bf16(sums.v[2 * n], weights, even, sums.v[2 * n]);
-            mma_m16n8k16_bf16(sums.v[2 * n + 1], weights, odd, sums.v[2 * n + 1]);
+#pragma unroll
+            for (unsigned part = 0; part < 2; part++) {
+                mma_m16n8k16_bf16(sums.v[2 * n], weights[part], even, sums.v[2 * n]);
+                mma_m16n8k16_bf16(sums.v[2 * n + 1], weights[part], odd, sums.v[2 * n + 1]);
+            }
         }
     }
 }
@@ -202,18 +226,26 @@ DEVICE void mma_block(const CoreParams &p, unsigned char *bytes) {
     unsigned dim = (unsigned)p.args.q.shape[2], n_heads = (unsigned)p.args.q.shape[1], warps = blockDim.x / 32;
     unsigned head = blockIdx.x * MMA_HEADS, parts = (r.keys + r.part - 1) / r.part, g = lane_id() / 4, t = lane_id() % 4;
     MmaBlock b;
-    b.keys = (unsigned *)bytes + warp_id() * MMA_TILE * MMA_KEY_WORDS;
-    b.scores = (float *)bytes + warps * MMA_TILE * MMA_KEY_WORDS;
+    b.queries = (uint4 *)bytes + warp_id() * MMA_QUERY_WORDS / 4;
+    b.keys = (unsigned *)bytes + warps * MMA_QUERY_WORDS + warp_id() * MMA_TILE * MMA_KEY_WORDS;
+    b.scores = (float *)bytes + warps * (MMA_QUERY_WORDS + MMA_TILE * MMA_KEY_WORDS);
     b.shared = (MmaShared *)(b.scores + warps * MMA_HEADS * MMA_SCORE_ROW);
     b.channel = warp_id() * MMA_SLICE;
     const float *q = (const float *)p.args.q.data + (r.row * n_heads + head) * dim + b.channel + 2 * t;
-#pragma unroll
     for (unsigned k = 0; k < MMA_SLICE / 16; k++) {
+        unsigned words[2][4];
 #pragma unroll
         for (unsigned i = 0; i < 4; i++) {
             unsigned of = g + i % 2 * 8;
             const float *from = q + (long long)of * dim + 16 * k + i / 2 * 8;
-            b.q[k][i] = head + of < n_heads ? bf16_pair(from[0], from[1]) : 0;
+            float2 values = head + of < n_heads ? *(const float2 *)from : make_float2(0.0f, 0.0f);
+            words[0][i] = bf16_pair(values.x, values.y);
+            words[1][i] = bf16_pair(bf16_rest(values.x), bf16_rest(values.y));
+        }
+        // Read by the lane that writes it.
+        for (unsigned part = 0; part < 2; part++) {
+            const unsigned *w = words[part];
+            b.queries[(2 * k + part) * 32 + lane_id()] = make_uint4(w[0], w[1], w[2], w[3]);
         }
     }
     MmaSums all{};

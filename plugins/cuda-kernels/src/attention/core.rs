@@ -43,9 +43,9 @@ pub(super) struct Params {
 
 /// Bytes of shared memory of a block of so many warps on tensor cores: `MMA_SHARED` of `cuda/core_mma.cuh`.
 pub(super) const fn mma_shared(warps: u32) -> u32 {
-    let (keys, scores) = (32 * (MMA_SLICE / 2 + 4), HEADS * (32 + 8));
-    // Of the block: two addresses a key, weights in bf16, and three numbers a head.
-    warps * 4 * (keys + scores) + 16 * STRIDE + 2 * HEADS * (32 + 8) + 12 * HEADS
+    let (queries, keys, scores) = (MMA_SLICE / 16 * 2 * 32 * 4, 32 * (MMA_SLICE / 2 + 4), HEADS * (32 + 8));
+    // Of the block: two addresses a key, weights in two bf16 numbers, and three numbers a head.
+    warps * 4 * (queries + keys + scores) + 16 * STRIDE + 4 * HEADS * (32 + 8) + 12 * HEADS
 }
 
 /// Whether the entries of a pool are bf16 values.
@@ -54,7 +54,7 @@ fn is_bf16(pool: &PoolRef) -> bool {
 }
 
 impl Attention {
-    /// `attention.core`. Entries in bf16 and fp8 go through tensor cores, with queries and probabilities in bf16; entries in
+    /// `attention.core`. Entries in bf16 and fp8 go through tensor cores, with queries and weights in two bf16 numbers each; entries in
     /// f32 do not. The bits of a row do not depend on the other rows. Outputs of padded rows are not written.
     ///
     /// # Errors
