@@ -11,7 +11,7 @@ pub(crate) mod ops;
 mod refs;
 mod workspace;
 
-use crate::observe::{Probe, Stepping};
+use crate::observe::{HostCopies, Probe, Stepping};
 use crate::{Device, EngineConfig, EngineError};
 use hotseam_abi::{ExpertRef, MhcPostArgs, MhcPreArgs, StepCtx, TensorRef, capability, layer_class, phase};
 use hotseam_cuda::CudaError;
@@ -56,6 +56,8 @@ pub(crate) struct Forward {
     head: HeadRows,
     /// Where logits and streams are put that are not in host memory.
     copy: Vec<f32>,
+    /// Where the host has the weights, if they are used elsewhere.
+    host_copies: Option<Arc<HostCopies>>,
 }
 
 /// Experts of a layer, as calls are given them.
@@ -99,7 +101,14 @@ impl Forward {
         });
         let experts = experts.collect::<Result<_, CudaError>>()?;
         let (head, copy) = (HeadRows::with_capacity(max_rows), Vec::new());
-        Ok(Self { experts, ws, index_topk, head, copy, ops, model })
+        let on_device = sizes.device != Device::Cpu;
+        let host_copies = on_device.then(|| Arc::new(HostCopies::of(&model)));
+        Ok(Self { experts, ws, index_topk, head, copy, host_copies, ops, model })
+    }
+
+    /// Where the host has the weights, if they are used elsewhere.
+    pub(crate) fn host_copies(&self) -> Option<Arc<HostCopies>> {
+        self.host_copies.clone()
     }
 
     /// Runs the step; returns `[wanted, vocab]` logits.
@@ -109,7 +118,8 @@ impl Forward {
     pub(crate) fn run(&mut self, step: &Step<'_>) -> Result<&[f32], StepError> {
         let model = Arc::clone(&self.model);
         self.head.set(step.plan, step.wanted);
-        let lists = self.ops.begin(step.phase, step.plan, step.tokens, &self.head)?;
+        let looked_at = step.probe.sees_calls();
+        let lists = self.ops.begin(step.phase, step.plan, step.tokens, &self.head, !looked_at)?;
         step.probe.step(Stepping {
             phase: step.phase,
             tokens: step.tokens,
@@ -120,7 +130,7 @@ impl Forward {
         for layer in 0..model.config.num_hidden_layers {
             let cells = step.snapshot.layer(step.phase, layer);
             let mut work = || self.layer(step, cells, &lists, layer);
-            if step.phase == Phase::Prefill || step.probe.timer.is_some() {
+            if step.phase == Phase::Prefill || looked_at {
                 work()?;
                 continue;
             }

@@ -75,6 +75,7 @@ impl Scheduler {
         let observer = self.running[first].ticket.observer.take().map(RefCell::new);
         let observed = observer.is_some();
         let shadow = self.watch.shadow(snapshot).filter(|_| !observed);
+        let copies = self.forward.host_copies().filter(|_| observed);
         let step = Step {
             snapshot,
             phase,
@@ -89,6 +90,7 @@ impl Scheduler {
                 guard: self.guard.as_ref(),
                 shadow: shadow.as_deref(),
                 timer: None,
+                copies: copies.as_deref(),
             },
         };
         let start = Instant::now();
