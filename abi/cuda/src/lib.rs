@@ -19,6 +19,8 @@ pub use device::{Device, Facts, capabilities};
 pub use driver::{Version, available, searched};
 pub use error::{CudaError, Result};
 pub use graph::{Graph, capture};
-pub use memory::{Buffer, copy_from_device, copy_on_device, copy_to_device, copy_to_device_on, fill};
+pub use memory::{
+    Buffer, copy_from_device, copy_from_device_on, copy_on_device, copy_to_device, copy_to_device_on, fill,
+};
 pub use module::{Image, Kernel, Module};
 pub use stream::{Event, Stream, synchronize};

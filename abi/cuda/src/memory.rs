@@ -2,14 +2,15 @@
 
 use crate::device::memory_info;
 use crate::error::{CudaError, Result, check};
-use crate::stream::Stream;
-use cudarc::driver::sys::{self, CUresult, CUstream};
+use cudarc::driver::sys::{self, CUcontext, CUresult, CUstream};
 
-/// A block of device memory, aligned to 256 bytes. Its address does not change.
+/// A block of device memory, aligned to 256 bytes. Its address does not change. Any thread may drop it.
 #[derive(Debug)]
 pub struct Buffer {
     address: u64,
     bytes: usize,
+    /// Address of the context that it belongs to.
+    context: usize,
 }
 
 impl Buffer {
@@ -18,14 +19,17 @@ impl Buffer {
     /// # Errors
     /// If the device has not so much.
     pub fn new(bytes: usize, what: &str) -> Result<Self> {
-        let mut address = 0;
+        let (mut address, mut context) = (0, std::ptr::null_mut());
+        // SAFETY: the pointer is writable.
+        check("cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&raw mut context) })?;
+        let context = context.addr();
         // SAFETY: the integer is writable.
         match unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes.max(1)) } {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
                 let (free, total) = memory_info()?;
                 Err(CudaError::Memory { what: what.to_owned(), wanted: bytes as u64, free, total })
             }
-            code => check("cuMemAlloc", code).map(|()| Self { address, bytes }),
+            code => check("cuMemAlloc", code).map(|()| Self { address, bytes, context }),
         }
     }
 
@@ -62,8 +66,16 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: allocated by `new`, and nobody uses it any more. The driver waits for what was enqueued.
-        let _ = unsafe { sys::cuMemFree_v2(self.address) };
+        let mut before = std::ptr::null_mut();
+        // SAFETY: allocated by `new` in that context, and nobody uses it any more. The driver waits for what was enqueued. If the
+        // context has ended, its memory has too, and the driver refuses.
+        unsafe {
+            let entered = sys::cuCtxPushCurrent_v2(self.context as CUcontext);
+            let _ = sys::cuMemFree_v2(self.address);
+            if entered == CUresult::CUDA_SUCCESS {
+                let _ = sys::cuCtxPopCurrent_v2(&raw mut before);
+            }
+        }
     }
 }
 
@@ -88,14 +100,14 @@ pub fn copy_to_device<T: Copy>(to: u64, from: &[T]) -> Result<()> {
 ///
 /// # Errors
 /// If the driver refuses.
-pub fn copy_to_device_on<T: Copy>(to: u64, from: &[T], stream: &Stream) -> Result<()> {
+pub fn copy_to_device_on<T: Copy>(to: u64, from: &[T], stream: u64) -> Result<()> {
     if from.is_empty() {
         return Ok(());
     }
     // SAFETY: the source is borrowed for its length, and is not page-locked, so the driver has copied it when it returns; it
-    // checks the destination.
+    // checks the destination. The stream is the caller's.
     check("cuMemcpyHtoDAsync", unsafe {
-        sys::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), size_of_val(from), stream.raw() as CUstream)
+        sys::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), size_of_val(from), stream as CUstream)
     })
 }
 
@@ -110,6 +122,23 @@ pub fn copy_from_device<T: Copy>(to: &mut [T], from: u64) -> Result<()> {
     // SAFETY: the destination is borrowed for its length, and every bit pattern that a kernel writes is taken as it is by
     // the plain numbers this is used with; the driver checks the source.
     check("cuMemcpyDtoH", unsafe { sys::cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), from, size_of_val(to)) })
+}
+
+/// Copies device memory to the host, after what is on `stream`, and waits.
+///
+/// # Errors
+/// If the driver refuses, or something that was enqueued earlier failed.
+pub fn copy_from_device_on<T: Copy>(to: &mut [T], from: u64, stream: u64) -> Result<()> {
+    if to.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: as in `copy_from_device`, and the destination is borrowed until the stream has been waited for. The stream is the
+    // caller's.
+    unsafe {
+        let (data, stream) = (to.as_mut_ptr().cast(), stream as CUstream);
+        check("cuMemcpyDtoHAsync", sys::cuMemcpyDtoHAsync_v2(data, from, size_of_val(to), stream))?;
+        check("cuStreamSynchronize", sys::cuStreamSynchronize(stream))
+    }
 }
 
 /// Copies within the device, on `stream`.

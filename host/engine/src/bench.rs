@@ -286,7 +286,8 @@ impl<'a> Bench<'a> {
             tokens,
             wanted: &wanted,
             number: self.number,
-            probe: Probe { observer: None, guard: None, shadow: None, timer },
+            looked_at: timer.is_some(),
+            probe: Probe { observer: None, guard: None, shadow: None, timer, copies: None },
         };
         let started = Instant::now();
         let ran = self.forward.run(&step).map(|logits| logits.iter().all(|v| v.is_finite()));

@@ -186,10 +186,6 @@ impl EngineConfig {
             let expected = format!("single: transports do not move the memory of {} yet", self.device);
             return Err(EngineError::Config { field, expected, found });
         }
-        if on_device && self.guard {
-            let expected = format!("false: the guard cannot look into the memory of {}", self.device);
-            return Err(EngineError::Config { field: "engine.guard", expected, found: "true".into() });
-        }
         if let Some(Err(missing)) = self.amx.then(Amx::detect) {
             let expected = format!("false: {missing}");
             return Err(EngineError::Config { field: "engine.amx", expected, found: "true".into() });

@@ -8,7 +8,7 @@ use crate::request::{Handle, Request};
 use crate::scheduler::{Pair, Scheduler};
 use crate::sequence::Ticket;
 use crate::swaps::{Book, Ends, Mates, Swaps};
-use crate::{Device, EngineConfig, EngineError, KvMap, Role, SubmitError};
+use crate::{EngineConfig, EngineError, KvMap, Role, SubmitError};
 use crossbeam_channel::{Sender, bounded, unbounded};
 use hotseam_model::Model;
 use hotseam_pd::{DecodeSide, Group, Patience, PrefillSide, Rank, Registry};
@@ -216,11 +216,8 @@ impl Engine {
     /// step of it has rows of another request; later prompts wait until its prompt is done.
     ///
     /// # Errors
-    /// As [`Engine::submit`], and if steps run on a device, whose memory observers cannot look into, or on several ranks.
+    /// As [`Engine::submit`], and if steps run on several ranks.
     pub fn observe(&self, request: Request, observer: Box<dyn Observer>) -> Result<Handle, SubmitError> {
-        if self.shared.config.device != Device::Cpu {
-            return Err(SubmitError::Observed(self.shared.config.device));
-        }
         if let Some(ranks) = &self.shared.config.ranks {
             return Err(SubmitError::ObservedRanks(ranks.world));
         }

@@ -1,7 +1,7 @@
 //! Errors of starting an engine and of handing it requests. What fails later reaches the request as
 //! [`crate::Event::Failed`].
 
-use crate::{Device, Role};
+use crate::Role;
 
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
@@ -108,12 +108,6 @@ pub enum SubmitError {
         /// The host, as the request names it.
         host: String,
     },
-    /// Calls on a device cannot be looked at.
-    #[error(
-        "what calls on {0} read and write is in its memory, which traces, comparisons, grafts and captures cannot look into; \
-         look at the same cells on their CPU variants, or compare answers with `hotseam bisect`"
-    )]
-    Observed(Device),
     /// Calls of several ranks cannot be looked at.
     #[error(
         "the engine has {0} ranks, and who looks at calls would change or see those of one; set engine.tp_size to 1, or compare \

@@ -1,6 +1,6 @@
 //! New variants beside the old ones on the inputs of real steps: the old outputs count, the new ones are compared.
 
-use crate::observe::{Args, Entry, Kind, Place, Scratch};
+use crate::observe::{Args, Entry, Kind, Memory, Place, Scratch};
 use crate::swaps::trial::{Failure, Trial};
 use hotseam_abi::{StepCtx, layout};
 use hotseam_slots::{Bound, CallError, CellId, Generation, StepArgs, StepFn};
@@ -25,16 +25,16 @@ pub(crate) fn call<A: StepArgs>(
     let any = args.any();
     // SAFETY: the engine built the arguments and keeps them for the length of the call. The new variant runs first, since
     // some ops work in place.
-    let scratch = unsafe { Scratch::strict(any) };
-    let ran = generation.invoke(cell, ctx, scratch.args());
+    let scratch = unsafe { Scratch::strict(any, Memory::of(any, ctx)) };
+    let ran = match &scratch {
+        Ok(scratch) => generation.invoke(cell, ctx, scratch.args()).map_err(|error| error.to_string()),
+        Err(_) => Ok(()),
+    };
     run()?;
     trial.shadow_calls.fetch_add(1, Ordering::Relaxed);
-    let verdict = match ran {
-        Err(error) => Err(error.to_string()),
-        Ok(()) => scratch.stray().map_or_else(
-            || compare(trial, bound, generation, any, &scratch),
-            |stray| Err(format!("it wrote outside `{}`, {}", stray.output, stray.place)),
-        ),
+    let verdict = match scratch {
+        Ok(scratch) => ran.and_then(|()| look(trial, bound, generation, any, &scratch)),
+        Err(error) => Err(format!("there are no outputs for it: {error}")),
     };
     if let Err(what) = verdict {
         let variant = &generation.spec;
@@ -48,6 +48,20 @@ pub(crate) fn call<A: StepArgs>(
     Ok(())
 }
 
+/// Whether the new variant kept to its outputs, and left there what the old one has.
+fn look<A>(
+    trial: &Trial,
+    bound: &Bound<StepFn<A>>,
+    generation: &Arc<Generation>,
+    args: Args<'_>,
+    scratch: &Scratch,
+) -> Result<(), String> {
+    match scratch.stray().map_err(|error| error.to_string())? {
+        Some(stray) => Err(format!("it wrote outside `{}`, {}", stray.output, stray.place)),
+        None => compare(trial, bound, generation, args, scratch),
+    }
+}
+
 fn compare<A>(
     trial: &Trial,
     bound: &Bound<StepFn<A>>,
@@ -55,15 +69,16 @@ fn compare<A>(
     args: Args<'_>,
     scratch: &Scratch,
 ) -> Result<(), String> {
-    // SAFETY: as in `call`; the call is over.
-    let olds = unsafe { crate::observe::places(args) };
-    let news = scratch.places();
+    let (memory, news) = (scratch.memory(), scratch.places());
+    let failed = |error: hotseam_cuda::CudaError| error.to_string();
+    // SAFETY: as in `call`; the call is over, or all of it is on its stream.
+    let olds = unsafe { crate::observe::places(args, memory) }.map_err(failed)?;
     // What one takes over from the host the other leaves to it: outputs then mean different things.
     let alike = bound.has(generation.instance.info().capabilities)
         && bound.capabilities == generation.instance.info().capabilities;
-    for (old, new) in olds.iter().zip(&news) {
+    for (old, new) in olds.iter().zip(news) {
         // SAFETY: as above; nothing writes either.
-        let (a, b) = unsafe { (new.gather(), old.gather()) };
+        let (a, b) = unsafe { (new.gather(memory).map_err(failed)?, old.gather(memory).map_err(failed)?) };
         let difference = difference(new, &a, &b).ok_or_else(|| {
             format!(
                 "`{}` holds numbers that are not finite. expected finite ones, as the old variant has",

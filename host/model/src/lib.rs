@@ -50,6 +50,11 @@ impl Model {
     }
 
     /// Both rope tables.
+    pub fn ropes(&self) -> [&RopeTable; 2] {
+        [&self.rope_main, &self.rope_compress]
+    }
+
+    /// Both rope tables.
     pub fn ropes_mut(&mut self) -> [&mut RopeTable; 2] {
         [&mut self.rope_main, &mut self.rope_compress]
     }

@@ -216,7 +216,6 @@ fn refusal(error: SubmitError) -> ApiError {
         | SubmitError::NoTokens
         | SubmitError::Token { .. }
         | SubmitError::Sampling { .. }
-        | SubmitError::Observed(_)
         | SubmitError::ObservedRanks(_)
         | SubmitError::Host { .. } => {
             ApiError::new(warp::http::StatusCode::BAD_REQUEST, "invalid_value", error.to_string())

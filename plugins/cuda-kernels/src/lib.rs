@@ -4,6 +4,7 @@
 //! Sources are written by `cuda/kernel.cuh`, so that the same kernels run on a CPU under `tests/cuda-emulator`.
 
 pub mod attention;
+pub mod faulty;
 pub mod images;
 pub mod indexer;
 pub mod mhc;

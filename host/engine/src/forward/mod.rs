@@ -11,7 +11,7 @@ pub(crate) mod ops;
 mod refs;
 mod workspace;
 
-use crate::observe::{Probe, Stepping};
+use crate::observe::{HostCopies, Probe, Stepping};
 use crate::{Device, EngineConfig, EngineError};
 use hotseam_abi::{
     ExpertRef, MhcPostArgs, MhcPreArgs, StepCtx, TensorRef, capability, device, layer_class, phase,
@@ -46,7 +46,10 @@ pub(crate) struct Step<'a> {
     pub(crate) wanted: &'a [usize],
     /// Number of the step.
     pub(crate) number: u64,
-    /// Who looks at its calls.
+    /// Whether anyone looks at its calls, here or on another rank ([`Probe::sees_calls`]): each is then made, over no more rows than
+    /// there are.
+    pub(crate) looked_at: bool,
+    /// Who looks at its calls here.
     pub(crate) probe: Probe<'a>,
 }
 
@@ -64,6 +67,8 @@ pub(crate) struct Forward {
     head: HeadRows,
     /// Where logits and streams are put that are not in host memory.
     copy: Vec<f32>,
+    /// Where the host has the weights, if they are used elsewhere.
+    host_copies: Option<Arc<HostCopies>>,
 }
 
 /// Experts of a layer, as calls are given them.
@@ -116,7 +121,14 @@ impl Forward {
         });
         let experts = experts.collect::<Result<_, CudaError>>()?;
         let (head, copy) = (HeadRows::with_capacity(max_rows), Vec::new());
-        Ok(Self { experts, ws, index_topk, group, sums: Cell::new(0), head, copy, ops, model })
+        let on_device = sizes.device != Device::Cpu;
+        let host_copies = on_device.then(|| Arc::new(HostCopies::of(&model)));
+        Ok(Self { experts, ws, index_topk, group, sums: Cell::new(0), head, copy, host_copies, ops, model })
+    }
+
+    /// Where the host has the weights, if they are used elsewhere.
+    pub(crate) fn host_copies(&self) -> Option<Arc<HostCopies>> {
+        self.host_copies.clone()
     }
 
     /// Runs the step; returns `[wanted, vocab]` logits.
@@ -125,7 +137,7 @@ impl Forward {
     /// The first call that failed. KV written by the step is then to be given up.
     pub(crate) fn run(&mut self, step: &Step<'_>) -> Result<&[f32], StepError> {
         self.head.set(step.plan, step.wanted);
-        let lists = self.ops.begin(step.phase, step.plan, step.tokens, &self.head);
+        let lists = self.ops.begin(step.phase, step.plan, step.tokens, &self.head, !step.looked_at);
         let lists = lists.map_err(|error| self.not_begun(error))?;
         step.probe.step(Stepping {
             phase: step.phase,
@@ -173,7 +185,7 @@ impl Forward {
             self.layer(step, cells, lists, layer)
         };
         let sums_record = self.group.as_ref().is_none_or(|group| group.records());
-        if step.phase == Phase::Prefill || step.probe.timer.is_some() || !sums_record {
+        if step.phase == Phase::Prefill || step.looked_at || !sums_record {
             return work();
         }
         let key = Repeat { layer: layer as u32, rows: lists.batch.n_rows, served_by: cells.served_by() };

@@ -1,8 +1,9 @@
 //! What may stand in inputs and outputs.
 
 use super::report::ViolationKind;
-use crate::observe::{Args, Entry, Kind, POISON, Place, Stray, slice};
+use crate::observe::{Args, Entry, Kind, Memory, POISON, Place, Scratch, Stray, rows};
 use hotseam_abi::{MhcPreArgs, RouteArgs, SelectArgs, capability, layout};
+use hotseam_cuda::CudaError;
 use hotseam_slots::CellId;
 
 /// How far sums of gates and weights may be from what they should be.
@@ -118,34 +119,38 @@ pub(super) fn inputs(places: &[Place], bytes: &[Vec<u8>], last: Option<CellId>) 
     })
 }
 
-/// What a call left in its outputs `places`, which are those of a scratch of `args`.
+/// What a call left in the outputs of `scratch`, which is one of `args`.
+///
+/// # Errors
+/// If the device failed.
 ///
 /// # Safety
-/// `args` are as the contract says, and nothing writes the places.
-pub(super) unsafe fn outputs(args: Args<'_>, places: &[Place], capabilities: u64) -> Option<Finding> {
+/// `args` are as the contract says, in the memory of the scratch.
+pub(super) unsafe fn outputs(
+    args: Args<'_>,
+    scratch: &Scratch,
+    capabilities: u64,
+) -> Result<Option<Finding>, CudaError> {
+    let (memory, places, gathered) = (scratch.memory(), scratch.places(), scratch.outputs()?);
     // SAFETY: the caller's contract, here and below.
-    let batch = unsafe { &*args.batch() };
-    // SAFETY: as above.
-    let positions = unsafe { slice(batch.positions, batch.n_rows as usize) };
-    let mut gathered = Vec::with_capacity(places.len());
-    for place in places {
-        // SAFETY: as above.
-        gathered.push(unsafe { place.gather() });
-    }
+    let positions = unsafe { memory.read((*args.batch()).positions, rows(args.batch()))? };
     for (place, bytes) in places.iter().zip(&gathered) {
-        if let Some(finding) = unwritten_or_not_finite(place, bytes, positions) {
-            return Some(finding);
+        if let Some(finding) = unwritten_or_not_finite(place, bytes, &positions) {
+            return Ok(Some(finding));
         }
     }
     let numbers = |i: usize| gathered[i].chunks_exact(4).map(|b| word(b) as i32).collect::<Vec<_>>();
     let values = |i: usize| gathered[i].chunks_exact(4).map(|b| f32::from_bits(word(b))).collect::<Vec<_>>();
-    match args {
-        Args::Select(a) => selected(a, positions, &numbers(0)),
-        // SAFETY: as above.
-        Args::Route(a) => unsafe { routed(a, positions, &numbers(0), &values(1), capabilities) },
-        Args::Pre(a) => gates(a, positions, &values(1), &values(2)),
+    Ok(match args {
+        Args::Select(a) => selected(a, &positions, &numbers(0)),
+        Args::Route(a) => {
+            // SAFETY: as above.
+            let own = unsafe { prescribed(a, &positions, memory)? };
+            routed(a, &positions, own.as_deref(), &numbers(0), &values(1), capabilities)
+        }
+        Args::Pre(a) => gates(a, &positions, &values(1), &values(2)),
         _ => None,
-    }
+    })
 }
 
 /// Rows of padding may hold anything.
@@ -232,23 +237,46 @@ fn selected(a: &SelectArgs, positions: &[i32], ids: &[i32]) -> Option<Finding> {
     None
 }
 
+/// Token and experts of each row as the table has them; `None` where there is no table.
+///
+/// # Errors
+/// If the device failed.
+///
 /// # Safety
-/// The arguments are as the contract says.
-unsafe fn routed(
+/// The arguments are as the contract says, in `memory`.
+unsafe fn prescribed(
     a: &RouteArgs,
     positions: &[i32],
+    memory: Memory,
+) -> Result<Option<Vec<(i32, Vec<i32>)>>, CudaError> {
+    if a.tid2eid.data.is_null() {
+        return Ok(None);
+    }
+    let (table, topk) = (a.tid2eid.data.cast::<i32>().cast_const(), a.topk as usize);
+    // SAFETY: the caller's contract.
+    let tokens = unsafe { memory.read(a.input_ids, positions.len())? };
+    let known = |token: i32| (0..a.tid2eid.shape[0]).contains(&i64::from(token));
+    let row = |(token, position): (i32, &i32)| {
+        let read = *position >= 0 && known(token);
+        let at = table.wrapping_add(token.max(0) as usize * topk);
+        // SAFETY: as above; the table has a row of that number.
+        Ok((token, unsafe { memory.read(at, if read { topk } else { 0 })? }))
+    };
+    tokens.into_iter().zip(positions).map(row).collect::<Result<_, _>>().map(Some)
+}
+
+fn routed(
+    a: &RouteArgs,
+    positions: &[i32],
+    prescribed: Option<&[(i32, Vec<i32>)]>,
     ids: &[i32],
     weights: &[f32],
     capabilities: u64,
 ) -> Option<Finding> {
     let (topk, experts) = (a.topk as usize, a.gate.shape[0] as i32);
-    let hashed = !a.tid2eid.data.is_null();
+    let hashed = prescribed.is_some();
     let scales = if hashed { capability::ROUTE_SCALES_HASH } else { capability::ROUTE_SCALES_TOPK };
     let want = if capabilities & scales != 0 { a.routed_scale } else { 1.0 };
-    // SAFETY: the caller's contract.
-    let tokens = unsafe { slice(a.input_ids, positions.len()) };
-    // SAFETY: as above.
-    let table = unsafe { slice(a.tid2eid.data.cast::<i32>().cast_const(), table_len(a)) };
     let rows = ids.chunks_exact(topk.max(1)).zip(weights.chunks_exact(topk.max(1)));
     for (row, (ids, weights)) in rows.enumerate().filter(|(row, _)| positions[*row] >= 0) {
         let fail = |kind, argument, rank: usize, detail| {
@@ -258,15 +286,14 @@ unsafe fn routed(
             let detail = format!("expert {}, expected 0 to {experts} - 1", ids[rank]);
             return fail(ViolationKind::OutOfRange, "ids", rank, detail);
         }
-        if hashed {
-            let own = &table[tokens[row] as usize * topk..][..topk];
+        if let Some((token, own)) = prescribed.map(|rows| &rows[row]) {
             let sorted = |ids: &[i32]| {
                 let mut ids = ids.to_vec();
                 ids.sort_unstable();
                 ids
             };
             if sorted(own) != sorted(ids) {
-                let detail = format!("experts {ids:?} for token {}, whose table row is {own:?}", tokens[row]);
+                let detail = format!("experts {ids:?} for token {token}, whose table row is {own:?}");
                 return fail(ViolationKind::Missing, "ids", 0, detail);
             }
         } else if let Some(rank) = (1..topk).find(|i| ids[..*i].contains(&ids[*i])) {
@@ -291,11 +318,6 @@ unsafe fn routed(
         }
     }
     None
-}
-
-fn table_len(a: &RouteArgs) -> usize {
-    let t = &a.tid2eid;
-    if t.data.is_null() { 0 } else { (t.shape[0].max(0) * t.shape[1].max(0)) as usize }
 }
 
 fn gates(a: &MhcPreArgs, positions: &[i32], post: &[f32], comb: &[f32]) -> Option<Finding> {

@@ -1,8 +1,9 @@
 //! What a call reads: activations, index lists, pages, and small f32 weights. Large weights are left out; they lie in
 //! mapped files.
 
-use crate::observe::{Args, Entry, Kind, Place, rows, slice};
+use crate::observe::{Args, Entry, Kind, Memory, Place, rows};
 use hotseam_abi::{Batch, PoolRef, RopeTables, TensorRef, dtype};
+use hotseam_cuda::CudaError;
 use std::collections::BTreeSet;
 
 /// Weights up to this many bytes are watched.
@@ -10,14 +11,19 @@ const WATCHED: usize = 64 << 10;
 
 /// The inputs of a call.
 ///
+/// # Errors
+/// If the device failed.
+///
 /// # Safety
-/// The arguments are as the contract says.
-pub(super) unsafe fn inputs(args: Args<'_>) -> Vec<Place> {
+/// The arguments are as the contract says, in `memory`.
+pub(super) unsafe fn inputs(args: Args<'_>, memory: Memory) -> Result<Vec<Place>, CudaError> {
     let mut list = List(Vec::new());
     // SAFETY: the caller's contract, here and below.
     let batch = unsafe { &*args.batch() };
     // SAFETY: as above.
     let n = unsafe { rows(args.batch()) };
+    // SAFETY: as above.
+    let positions = unsafe { memory.read(batch.positions, n)? };
     list.words("positions", batch.positions, n, 1);
     list.words("row_seq", batch.row_seq, n, 1);
     match args {
@@ -36,26 +42,26 @@ pub(super) unsafe fn inputs(args: Args<'_>) -> Vec<Place> {
             list.words("out_slots", a.out_slots, entries, 1);
             list.words("state_dst", a.state_dst, n, 1);
             // SAFETY: as above.
-            list.states("state", &a.state, unsafe { slice(a.sources, entries * width) });
+            list.states("state", &a.state, &unsafe { memory.read(a.sources, entries * width)? });
         }
         Args::Core(a) => {
             list.values("q", &a.q);
             list.weights(&[("sinks", &a.sinks)]);
-            list.rope(&a.rope, batch);
+            list.rope(&a.rope, &positions);
             list.words("ids", a.ids, n, a.ids_width as usize);
             // SAFETY: as above.
-            unsafe { list.pages("swa", &a.swa, batch) };
+            unsafe { list.pages("swa", &a.swa, batch, memory)? };
             if a.ratio > 0 {
                 // SAFETY: as above.
-                unsafe { list.pages("entries", &a.entries, batch) };
+                unsafe { list.pages("entries", &a.entries, batch, memory)? };
             }
         }
         Args::Select(a) => {
             list.values("q_lora", &a.q_lora);
             list.values("x", &a.x);
-            list.rope(&a.rope, batch);
+            list.rope(&a.rope, &positions);
             // SAFETY: as above.
-            unsafe { list.pages("keys", &a.keys, batch) };
+            unsafe { list.pages("keys", &a.keys, batch, memory)? };
         }
         Args::Route(a) => {
             list.values("x", &a.x);
@@ -83,7 +89,7 @@ pub(super) unsafe fn inputs(args: Args<'_>) -> Vec<Place> {
             list.weights(&[("fn_weight", &a.fn_weight), ("base", &a.base), ("scale", &a.scale)]);
         }
     }
-    list.0
+    Ok(list.0)
 }
 
 /// A place of items that lie each in one piece.
@@ -147,9 +153,7 @@ impl List {
     }
 
     /// Rows of the tables at the positions of the batch.
-    fn rope(&mut self, rope: &RopeTables, batch: &Batch) {
-        // SAFETY: the batch is the call's.
-        let positions = unsafe { slice(batch.positions, batch.n_rows as usize) };
+    fn rope(&mut self, rope: &RopeTables, positions: &[i32]) {
         for (name, t) in [("cos", &rope.cos), ("sin", &rope.sin)] {
             let width = t.shape[1].max(0) as usize;
             let base: *mut u8 = t.data.cast();
@@ -173,16 +177,26 @@ impl List {
 
     /// Pages of the batch's sequences.
     ///
+    /// # Errors
+    /// If the device failed.
+    ///
     /// # Safety
-    /// The arguments are as the contract says.
-    unsafe fn pages(&mut self, name: &'static str, pool: &PoolRef, batch: &Batch) {
+    /// The arguments are as the contract says, in `memory`.
+    unsafe fn pages(
+        &mut self,
+        name: &'static str,
+        pool: &PoolRef,
+        batch: &Batch,
+        memory: Memory,
+    ) -> Result<(), CudaError> {
         let (seqs, width) = (batch.n_seqs as usize, pool.table_width as usize);
         // SAFETY: the caller's contract.
-        let table = unsafe { slice(pool.table, seqs * width) };
+        let table = unsafe { memory.read(pool.table, seqs * width)? };
         let item_bytes = pool.bytes.shape[1].max(0) as usize;
         let base: *mut u8 = pool.bytes.data.cast();
         let used: BTreeSet<usize> = table.iter().filter(|p| **p >= 0).map(|p| *p as usize).collect();
         let items = used.into_iter().map(|page| (page, base.wrapping_add(page * item_bytes))).collect();
         self.0.push(whole(name, Kind::Entry(Entry::of(pool)), "page", Vec::new(), item_bytes, items));
+        Ok(())
     }
 }

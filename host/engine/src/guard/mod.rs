@@ -12,9 +12,10 @@ mod report;
 
 pub use report::{GuardReport, Violation, ViolationKind};
 
-use crate::observe::{Handed, Place, Scratch};
+use crate::observe::{Handed, Memory, Place, Scratch};
 use check::Finding;
 use hotseam_abi::{ERR_INTERNAL, StepCtx, component};
+use hotseam_cuda::CudaError;
 use hotseam_slots::{Bound, CallError, CellId, Generation, StepArgs, StepFn, TransportCell};
 use report::Log;
 use std::cell::{Cell, RefCell};
@@ -57,33 +58,47 @@ impl Guard {
     ) -> Result<(), CallError> {
         self.log.count_call();
         let any = args.any();
+        let memory = Memory::of(any, ctx);
+        // On a device every reading waits for what came before, so a failure below is this call's, or of the host's own work
+        // before it.
+        let failed = |error: CudaError| CallError {
+            cell: bound.cell(),
+            variant: bound.generation.spec.to_string(),
+            code: ERR_INTERNAL,
+            message: format!("the device failed under guard: {error}"),
+        };
         // SAFETY: the engine built the arguments and keeps them for the length of the call.
-        let inputs = unsafe { inputs::inputs(any) };
+        let inputs = unsafe { inputs::inputs(any, memory) }.map_err(failed)?;
         // SAFETY: as above.
-        let before: Vec<Vec<u8>> = inputs.iter().map(|place| unsafe { place.gather() }).collect();
+        let before = inputs.iter().map(|place| unsafe { place.gather(memory) });
+        let before = before.collect::<Result<Vec<_>, _>>().map_err(failed)?;
         if let Some(finding) = check::inputs(&inputs, &before, self.last.get()) {
             return Err(self.violated(bound.cell(), &bound.generation, ctx, finding));
         }
         // SAFETY: as above; the scratch is dropped before the arguments are.
-        let scratch = unsafe { Scratch::strict(any) };
+        let scratch = unsafe { Scratch::strict(any, memory) }.map_err(failed)?;
         let own = A::of(scratch.args());
         let ran = match own {
             Some(own) => bound.call(ctx, own, rows),
             None => unreachable!("a scratch has the arguments of the call that it is for"),
         };
-        let changed = restore(&inputs, &before);
+        let changed = restore(&inputs, &before, memory);
         ran?;
         // An input that was changed explains everything else, so it comes first; then writes outside, which explain
         // what is missing inside.
-        let finding = changed
-            .or_else(|| scratch.stray().map(Finding::stray))
-            // SAFETY: the scratch lives, and nothing writes it.
-            .or_else(|| unsafe { check::outputs(any, &scratch.places(), bound.capabilities) });
+        let finding = match changed.map_err(failed)? {
+            Some(finding) => Some(finding),
+            None => match scratch.stray().map_err(failed)? {
+                Some(stray) => Some(Finding::stray(stray)),
+                // SAFETY: the arguments are valid, and nothing but the call has written the scratch.
+                None => unsafe { check::outputs(any, &scratch, bound.capabilities) }.map_err(failed)?,
+            },
+        };
         if let Some(finding) = finding {
             return Err(self.violated(bound.cell(), &bound.generation, ctx, finding));
         }
         // SAFETY: as above; the engine waits for the call.
-        unsafe { scratch.commit(any) };
+        unsafe { scratch.commit(any) }.map_err(failed)?;
         self.last.set(Some(bound.cell()));
         Ok(())
     }
@@ -143,11 +158,11 @@ impl Guard {
 }
 
 /// Puts inputs back that the call changed, and names the first.
-fn restore(inputs: &[Place], before: &[Vec<u8>]) -> Option<Finding> {
+fn restore(inputs: &[Place], before: &[Vec<u8>], memory: Memory) -> Result<Option<Finding>, CudaError> {
     let mut found = None;
     for (place, before) in inputs.iter().zip(before) {
-        // SAFETY: the arguments are still valid and the call is over.
-        let after = unsafe { place.gather() };
+        // SAFETY: the arguments are still valid and the call is over, or all of it is on its stream.
+        let after = unsafe { place.gather(memory)? };
         if let Some(at) = (0..before.len()).find(|i| before[*i] != after[*i]) {
             found.get_or_insert_with(|| Finding {
                 kind: ViolationKind::InputChanged,
@@ -156,8 +171,8 @@ fn restore(inputs: &[Place], before: &[Vec<u8>]) -> Option<Finding> {
                 detail: "the call changed its input".to_owned(),
             });
             // SAFETY: as above.
-            unsafe { place.scatter(before) };
+            unsafe { place.scatter(memory, before)? };
         }
     }
-    found
+    Ok(found)
 }

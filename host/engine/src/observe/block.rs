@@ -49,7 +49,7 @@ impl Block {
     }
 
     /// Offset of the first byte between the guards.
-    fn start(&self) -> usize {
+    pub(super) fn start(&self) -> usize {
         self.margin * GUARD
     }
 
@@ -60,12 +60,14 @@ impl Block {
         block
     }
 
-    fn raw(&self) -> &[u8] {
+    /// All of it, guards included.
+    pub(super) fn raw(&self) -> &[u8] {
         // SAFETY: lines are plain words without padding.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.lines.len() * GUARD) }
     }
 
-    fn raw_mut(&mut self) -> &mut [u8] {
+    /// As [`Block::raw`].
+    pub(super) fn raw_mut(&mut self) -> &mut [u8] {
         // SAFETY: lines are plain words without padding, and any bytes are words.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.lines.len() * GUARD) }
     }

@@ -1,13 +1,16 @@
 //! The observer and the calls it sees.
 
 use super::handed::Handed;
-use super::places::{Place, places};
+use super::memory::Memory;
+use super::on_host::{HostCopies, OnHost};
+use super::places::{Place, places, rows};
 use super::scratch::{PoolLayout, Scratch};
 use crate::bench::Timer;
 use crate::guard::Guard;
 use crate::shadow;
 use crate::swaps::trial::Trial;
 use hotseam_abi::{ERR_INTERNAL, StepCtx};
+use hotseam_cuda::CudaError;
 use hotseam_slots::{Args, Bound, CallError, CellId, Generation, Phase, StepArgs, StepFn};
 use std::cell::RefCell;
 use std::fmt;
@@ -76,6 +79,9 @@ pub struct Call<'a> {
     pub args: Args<'a>,
     /// Rows of the call.
     pub rows: usize,
+    /// Where they point, and where the call writes.
+    pub memory: Memory,
+    copies: Option<&'a HostCopies>,
     run: &'a dyn Fn() -> Result<(), CallError>,
 }
 
@@ -94,13 +100,46 @@ impl Call<'_> {
         (self.run)()
     }
 
-    /// Scratch outputs on the call's inputs; entries are written in `layout`, or in that of the call's pool.
-    pub fn scratch(&self, layout: Option<PoolLayout>) -> Scratch {
+    /// Positions of the rows; -1 for padding.
+    ///
+    /// # Errors
+    /// If the device failed, under this or under what was enqueued before.
+    pub fn positions(&self) -> Result<Vec<i32>, CudaError> {
         // SAFETY: the engine built the arguments and keeps them for the length of the call.
-        unsafe { Scratch::new(self.args, layout) }
+        unsafe { self.memory.read((*self.args.batch()).positions, rows(self.args.batch())) }
     }
 
-    /// Runs the call's op on another generation with scratch outputs.
+    /// Scratch outputs on the call's inputs; entries are written in `layout`, or in that of the call's pool.
+    ///
+    /// # Errors
+    /// If the device failed, or has not the memory.
+    pub fn scratch(&self, layout: Option<PoolLayout>) -> Result<Scratch, CudaError> {
+        // SAFETY: as in `positions`.
+        unsafe { Scratch::new(self.args, self.memory, layout) }
+    }
+
+    /// The inputs of this call in host memory: what truth runs on. Weights are not copied.
+    ///
+    /// # Errors
+    /// If the device failed, under this or under what was enqueued before.
+    pub fn on_host(&self) -> Result<OnHost<'_>, CudaError> {
+        // SAFETY: as in `positions`.
+        unsafe { self.changed_on_host(self.args) }
+    }
+
+    /// As [`Call::on_host`], of arguments that were changed.
+    ///
+    /// # Errors
+    /// As [`Call::on_host`].
+    ///
+    /// # Safety
+    /// What `args` has of its own is as the contract says, in the call's memory.
+    pub unsafe fn changed_on_host<'b>(&self, args: Args<'b>) -> Result<OnHost<'b>, CudaError> {
+        // SAFETY: the caller's contract.
+        unsafe { OnHost::new(args, self.memory, self.copies) }
+    }
+
+    /// Runs the call's op on another generation of the same device with scratch outputs.
     ///
     /// # Errors
     /// The plugin's code and text.
@@ -109,34 +148,48 @@ impl Call<'_> {
     }
 
     /// Writes the outputs of a scratch of this call in place of its own.
-    pub fn replace(&self, scratch: &Scratch) {
-        // SAFETY: as in `scratch`; the engine waits for the observer.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn replace(&self, scratch: &Scratch) -> Result<(), CudaError> {
+        // SAFETY: as in `positions`; the engine waits for the observer.
         unsafe { scratch.commit(self.args) }
     }
 
     /// The outputs of the call itself.
-    pub fn places(&self) -> Vec<Place> {
-        // SAFETY: as in `scratch`.
-        unsafe { places(self.args) }
+    ///
+    /// # Errors
+    /// If the device failed, under this or under what was enqueued before.
+    pub fn places(&self) -> Result<Vec<Place>, CudaError> {
+        // SAFETY: as in `positions`.
+        unsafe { places(self.args, self.memory) }
     }
 
     /// The bytes of all outputs of the call itself, in the order of [`Call::places`].
-    pub fn outputs(&self) -> Vec<Vec<u8>> {
-        // SAFETY: as in `scratch`.
-        self.places().iter().map(|place| unsafe { place.gather() }).collect()
+    ///
+    /// # Errors
+    /// As [`Call::places`].
+    pub fn outputs(&self) -> Result<Vec<Vec<u8>>, CudaError> {
+        // SAFETY: as in `positions`.
+        self.places()?.iter().map(|place| unsafe { place.gather(self.memory) }).collect()
     }
 
     /// Writes bytes that [`Call::outputs`] of a call with the same rows gave in place of this call's outputs. Returns false,
     /// and writes nothing, if the numbers of bytes differ.
-    pub fn overwrite(&self, outputs: &[Vec<u8>]) -> bool {
-        let places = self.places();
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn overwrite(&self, outputs: &[Vec<u8>]) -> Result<bool, CudaError> {
+        let places = self.places()?;
         let fits = places.len() == outputs.len()
             && places.iter().zip(outputs).all(|(p, bytes)| p.items.len() * p.item_bytes == bytes.len());
         if fits {
-            // SAFETY: as in `replace`.
-            places.iter().zip(outputs).for_each(|(place, bytes)| unsafe { place.scatter(bytes) });
+            for (place, bytes) in places.iter().zip(outputs) {
+                // SAFETY: as in `replace`.
+                unsafe { place.scatter(self.memory, bytes)? };
+            }
         }
-        fits
+        Ok(fits)
     }
 
     /// An error of this call that is not the plugin's.
@@ -166,12 +219,19 @@ pub(crate) struct Probe<'a> {
     pub(crate) shadow: Option<&'a Trial>,
     /// What times the calls.
     pub(crate) timer: Option<&'a Timer>,
+    /// Where the host has the weights of a device, if there is an observer.
+    pub(crate) copies: Option<&'a HostCopies>,
 }
 
 impl Probe<'_> {
-    /// Whether anyone looks.
+    /// Whether anyone looks at what moves between stores.
     pub(crate) fn is_on(&self) -> bool {
         self.observer.is_some() || self.guard.is_some()
+    }
+
+    /// Whether anyone looks at calls, or times them: each is then made, and none is launched as part of a graph.
+    pub(crate) fn sees_calls(&self) -> bool {
+        self.is_on() || self.shadow.is_some() || self.timer.is_some()
     }
 
     pub(crate) fn step(&self, step: Stepping<'_>) {
@@ -210,7 +270,7 @@ impl Probe<'_> {
                 None => bound.call(ctx, args, rows),
             }),
             // An observed request has no shadow.
-            (Some(observer), guard, _) => observe(observer, guard, bound, ctx, args, rows),
+            (Some(observer), guard, _) => observe(observer, guard, self.copies, bound, ctx, args, rows),
         }
     }
 }
@@ -219,6 +279,7 @@ impl Probe<'_> {
 fn observe<A: StepArgs>(
     observer: &RefCell<Observed>,
     guard: Option<&Guard>,
+    copies: Option<&HostCopies>,
     bound: &Bound<StepFn<A>>,
     ctx: &StepCtx,
     args: &A,
@@ -228,8 +289,9 @@ fn observe<A: StepArgs>(
         Some(guard) => guard.call(bound, ctx, args, rows),
         None => bound.call(ctx, args, rows),
     };
-    let call =
-        Call { cell: bound.cell(), generation: &bound.generation, ctx, args: args.any(), rows, run: &run };
+    let (cell, generation, args) = (bound.cell(), &bound.generation, args.any());
+    let memory = Memory::of(args, ctx);
+    let call = Call { cell, generation, ctx, args, rows, memory, copies, run: &run };
     catch_unwind(AssertUnwindSafe(|| observer.borrow_mut().0.call(&call)))
         .unwrap_or_else(|_| Err(call.error("the observer of this request panicked")))
 }

@@ -1,6 +1,8 @@
 //! Where a call writes: one description for every op, used to read, copy, poison and replace outputs.
 
+use super::memory::Memory;
 use hotseam_abi::{Batch, PoolRef, TensorRef};
+use hotseam_cuda::CudaError;
 use hotseam_slots::Args;
 
 /// What an output holds.
@@ -73,17 +75,32 @@ impl Place {
         })
     }
 
+    /// The same, neighbours together.
+    fn stretches(&self) -> Vec<(*mut u8, usize)> {
+        let mut all: Vec<(*mut u8, usize)> = Vec::new();
+        for (data, n) in self.pieces() {
+            match all.last_mut() {
+                Some((before, length)) if before.addr() + *length == data.addr() => *length += n,
+                _ => all.push((data, n)),
+            }
+        }
+        all
+    }
+
     /// All items, one after another.
     ///
+    /// # Errors
+    /// If the device failed, under this or under what was enqueued before.
+    ///
     /// # Safety
-    /// The call's arguments are still valid and nothing writes the items meanwhile.
-    pub unsafe fn gather(&self) -> Vec<u8> {
+    /// The items are in `memory`, the call's arguments are still valid, and nothing but the call's stream writes the items.
+    pub unsafe fn gather(&self, memory: Memory) -> Result<Vec<u8>, CudaError> {
         let mut bytes = Vec::with_capacity(self.items.len() * self.item_bytes);
-        for (data, n) in self.pieces() {
+        for (data, n) in self.stretches() {
             // SAFETY: the caller's contract.
-            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(data, n) });
+            bytes.extend(unsafe { memory.read(data.cast_const(), n)? });
         }
-        bytes
+        Ok(bytes)
     }
 
     /// The ranges of the items in memory that begins at address `base`.
@@ -93,32 +110,24 @@ impl Place {
 
     /// Overwrites all items, from the bytes that [`Place::gather`] of an equal place gave.
     ///
+    /// # Errors
+    /// If the device failed.
+    ///
     /// # Safety
-    /// The call's arguments are still valid and nothing touches the items meanwhile.
+    /// As [`Place::gather`], and nothing but the call's stream touches the items.
     ///
     /// # Panics
     /// If the number of bytes is another.
-    pub unsafe fn scatter(&self, bytes: &[u8]) {
+    pub unsafe fn scatter(&self, memory: Memory, bytes: &[u8]) -> Result<(), CudaError> {
         assert_eq!(bytes.len(), self.items.len() * self.item_bytes, "{}", self.name);
         let mut rest = bytes;
-        for (to, n) in self.pieces() {
+        for (to, n) in self.stretches() {
             let (from, after) = rest.split_at(n);
-            // SAFETY: the caller's contract; the source is a slice of this process that is no pool.
-            unsafe { std::ptr::copy(from.as_ptr(), to, n) };
+            // SAFETY: the caller's contract.
+            unsafe { memory.write(to, from)? };
             rest = after;
         }
-    }
-}
-
-/// A slice at `data`, which may be null or dangling if it is empty.
-///
-/// # Safety
-/// As [`std::slice::from_raw_parts`].
-pub(crate) unsafe fn slice<'a, T>(data: *const T, n: usize) -> &'a [T] {
-    match n == 0 || data.is_null() {
-        true => &[],
-        // SAFETY: the caller's contract.
-        false => unsafe { std::slice::from_raw_parts(data, n) },
+        Ok(())
     }
 }
 
@@ -176,22 +185,26 @@ fn entries(axis: &'static str, pool: &PoolRef, slots: &[i32]) -> Place {
 
 /// The outputs of a call, in a fixed order that depends on the op alone. A score tap that was not asked for is none.
 ///
+/// # Errors
+/// If the device failed.
+///
 /// # Safety
-/// The arguments are as the contract says.
-pub unsafe fn places(args: Args<'_>) -> Vec<Place> {
+/// The arguments are as the contract says, in `memory`.
+pub unsafe fn places(args: Args<'_>, memory: Memory) -> Result<Vec<Place>, CudaError> {
     // SAFETY: the caller's contract, here and below.
     let n = unsafe { rows(args.batch()) };
     let f32s = |name, t: &TensorRef, inner: &[(&'static str, usize)]| {
         by_row(name, Kind::F32, n, t.data.cast(), inner)
     };
-    match args {
+    Ok(match args {
         Args::Store(a) => {
             // SAFETY: the caller's contract.
-            vec![entries("row", &a.pool, unsafe { slice(a.out_slots, n) })]
+            vec![entries("row", &a.pool, &unsafe { memory.read(a.out_slots, n)? })]
         }
         Args::Compress(a) => {
             // SAFETY: the caller's contract.
-            let (slots, dst) = unsafe { (slice(a.out_slots, a.n_entries as usize), slice(a.state_dst, n)) };
+            let (slots, dst) =
+                unsafe { (memory.read(a.out_slots, a.n_entries as usize)?, memory.read(a.state_dst, n)?) };
             let width = extent(&a.state, 1);
             let base: *mut u8 = a.state.data.cast();
             let kept = dst.iter().enumerate().filter(|(_, row)| **row >= 0);
@@ -205,7 +218,7 @@ pub unsafe fn places(args: Args<'_>) -> Vec<Place> {
                 apart_bytes: 0,
                 apart: Vec::new(),
             };
-            vec![entries("entry", &a.pool, slots), state]
+            vec![entries("entry", &a.pool, &slots), state]
         }
         Args::Core(a) => {
             let inner = [("head", extent(&a.out, 1)), ("channel", extent(&a.out, 2))];
@@ -237,5 +250,5 @@ pub unsafe fn places(args: Args<'_>) -> Vec<Place> {
             vec![f32s("out", &a.out, &[("stream", extent(&a.out, 1)), ("channel", extent(&a.out, 2))])]
         }
         Args::Head(a) => vec![f32s("x", &a.x, &[("channel", extent(&a.x, 1))])],
-    }
+    })
 }

@@ -1,12 +1,15 @@
 //! A call's arguments with outputs of their own, so that any variant can run on the same inputs and hurt nobody.
 
 use super::block::Block;
-use super::places::{Place, places, rows, slice};
+use super::memory::Memory;
+use super::owned::Owned;
+use super::places::{Place, places, rows};
 use hotseam_abi::{
-    CompressArgs, CoreArgs, ExpertsArgs, MhcHeadArgs, MhcPostArgs, MhcPreArgs, PoolRef, RouteArgs,
-    SelectArgs, StoreArgs, TensorRef,
+    CompressArgs, CoreArgs, ExpertsArgs, MhcHeadArgs, MhcPostArgs, MhcPreArgs, PoolRef, RouteArgs, TensorRef,
 };
+use hotseam_cuda::{Buffer, CudaError};
 use hotseam_slots::Args;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Layout of the entries that a variant writes, where it is not that of the call's pool.
@@ -27,26 +30,52 @@ impl PoolLayout {
     }
 }
 
-#[derive(Debug)]
-enum Owned {
-    Store(Box<StoreArgs>),
-    Compress(Box<CompressArgs>),
-    Core(Box<CoreArgs>),
-    Select(Box<SelectArgs>),
-    Route(Box<RouteArgs>),
-    Experts(Box<ExpertsArgs>),
-    Pre(Box<MhcPreArgs>),
-    Post(Box<MhcPostArgs>),
-    Head(Box<MhcHeadArgs>),
-}
-
 /// An output buffer.
 #[derive(Debug)]
 struct Output {
     name: &'static str,
+    /// In host memory what the call writes to; else what the buffer holds before the call, guards and all.
     block: Block,
     /// What it holds before the call; poison if absent.
     initial: Option<Vec<u8>>,
+    /// What a call on a device writes to.
+    buffer: Option<Buffer>,
+}
+
+impl Output {
+    /// Address of the first byte.
+    fn base(&self) -> usize {
+        match &self.buffer {
+            Some(buffer) => buffer.address() as usize + self.block.start(),
+            None => self.block.bytes().as_ptr().addr(),
+        }
+    }
+
+    /// What it holds now, guards and all.
+    fn now(&self, memory: Memory) -> Result<Cow<'_, Block>, CudaError> {
+        let Some(buffer) = &self.buffer else { return Ok(Cow::Borrowed(&self.block)) };
+        let mut block = self.block.clone();
+        // SAFETY: the buffer is as large as the block.
+        let bytes = unsafe { memory.read(buffer.address() as *const u8, buffer.bytes())? };
+        block.raw_mut().copy_from_slice(&bytes);
+        Ok(Cow::Owned(block))
+    }
+
+    /// Lets it hold again what it held before the call.
+    fn reset(&mut self, memory: Memory) -> Result<(), CudaError> {
+        match (&self.buffer, &self.initial) {
+            // SAFETY: as in `now`.
+            (Some(buffer), _) => unsafe { memory.write(buffer.address() as *mut u8, self.block.raw()) },
+            (None, Some(bytes)) => {
+                self.block.bytes_mut().copy_from_slice(bytes);
+                Ok(())
+            }
+            (None, None) => {
+                self.block.poison();
+                Ok(())
+            }
+        }
+    }
 }
 
 /// A write to memory that the call had no business with.
@@ -63,165 +92,209 @@ pub struct Stray {
 ///
 /// Pools become small: the pages that the call writes, each between two pages that nobody may write, with slots
 /// renumbered and page offsets kept. State rows likewise: the rows read, copied, and the rows written. `mhc.post` works
-/// in place on a copy of the streams, as the engine has it.
+/// in place on a copy of the streams, as the engine has it. All of it is in the memory of the call.
 #[derive(Debug)]
 pub struct Scratch {
     args: Owned,
+    memory: Memory,
     outputs: Vec<Output>,
+    places: Vec<Place>,
     /// Renumbered tables; the arguments point into them.
-    _tables: Vec<Vec<i32>>,
+    _tables: Vec<Table>,
+}
+
+/// A list of numbers that arguments point to.
+#[derive(Debug)]
+#[allow(dead_code, reason = "they are kept for their memory")]
+enum Table {
+    Host(Vec<i32>),
+    Device(Buffer),
 }
 
 impl Scratch {
-    /// Scratch outputs for a call.
+    /// Scratch outputs for a call whose arguments are in `memory`.
+    ///
+    /// # Errors
+    /// If the device failed, or has not the memory.
     ///
     /// # Safety
-    /// The arguments are as the contract says for as long as the scratch lives.
-    pub unsafe fn new(args: Args<'_>, layout: Option<PoolLayout>) -> Self {
+    /// The arguments are as the contract says, in `memory`, for as long as the scratch lives.
+    pub unsafe fn new(args: Args<'_>, memory: Memory, layout: Option<PoolLayout>) -> Result<Self, CudaError> {
         // SAFETY: the caller's contract.
-        unsafe { Self::build(args, layout, false) }
+        unsafe { Self::build(args, memory, layout, false) }
+    }
+
+    /// As [`Scratch::new`], in host memory.
+    ///
+    /// # Safety
+    /// As [`Scratch::new`].
+    pub unsafe fn on_host(args: Args<'_>, layout: Option<PoolLayout>) -> Self {
+        // SAFETY: the caller's contract.
+        match unsafe { Self::new(args, Memory::Host, layout) } {
+            Ok(scratch) => scratch,
+            Err(error) => unreachable!("no device was asked for anything: {error}"),
+        }
     }
 
     /// As [`Scratch::new`], for a variant that is not trusted: there is room for a whole row before and after every
     /// output.
     ///
+    /// # Errors
+    /// As [`Scratch::new`].
+    ///
     /// # Safety
     /// As [`Scratch::new`].
-    pub(crate) unsafe fn strict(args: Args<'_>) -> Self {
+    pub(crate) unsafe fn strict(args: Args<'_>, memory: Memory) -> Result<Self, CudaError> {
         // SAFETY: the caller's contract.
-        unsafe { Self::build(args, None, true) }
+        unsafe { Self::build(args, memory, None, true) }
     }
 
     /// # Safety
     /// As [`Scratch::new`].
-    unsafe fn build(args: Args<'_>, layout: Option<PoolLayout>, strict: bool) -> Self {
-        let mut new = Builder { outputs: Vec::new(), tables: Vec::new(), strict };
+    unsafe fn build(
+        args: Args<'_>,
+        memory: Memory,
+        layout: Option<PoolLayout>,
+        strict: bool,
+    ) -> Result<Self, CudaError> {
+        let mut new = Builder { outputs: Vec::new(), tables: Vec::new(), memory, strict };
         // SAFETY: the caller's contract, here and below.
         let n = unsafe { rows(args.batch()) };
         let args = match args {
             Args::Store(a) => {
                 let mut a = *a;
                 // SAFETY: as above.
-                (a.pool, a.out_slots) = new.pool(&a.pool, unsafe { slice(a.out_slots, n) }, layout);
+                let slots = unsafe { memory.read(a.out_slots, n)? };
+                (a.pool, a.out_slots) = new.pool(&a.pool, &slots, layout)?;
                 Owned::Store(Box::new(a))
             }
             // SAFETY: as above.
-            Args::Compress(a) => Owned::Compress(Box::new(unsafe { new.compress(*a, n, layout) })),
-            Args::Core(a) => Owned::Core(Box::new(CoreArgs { out: new.tensor("out", a.out), ..*a })),
+            Args::Compress(a) => Owned::Compress(Box::new(unsafe { new.compress(*a, n, layout)? })),
+            Args::Core(a) => Owned::Core(Box::new(CoreArgs { out: new.tensor("out", a.out)?, ..*a })),
             Args::Select(a) => {
                 let mut a = *a;
-                a.ids = new.words("ids", n, a.topk as usize).cast();
+                a.ids = new.words("ids", n, a.topk as usize)?.cast();
                 if !a.scores.is_null() {
-                    a.scores = new.words("scores", n, a.scores_width as usize).cast();
+                    a.scores = new.words("scores", n, a.scores_width as usize)?.cast();
                 }
                 Owned::Select(Box::new(a))
             }
             Args::Route(a) => {
                 let topk = a.topk as usize;
-                let (ids, weights) = (new.words("ids", n, topk).cast(), new.words("weights", n, topk).cast());
+                let (ids, weights) =
+                    (new.words("ids", n, topk)?.cast(), new.words("weights", n, topk)?.cast());
                 Owned::Route(Box::new(RouteArgs { ids, weights, ..*a }))
             }
-            Args::Experts(a) => Owned::Experts(Box::new(ExpertsArgs { out: new.tensor("out", a.out), ..*a })),
+            Args::Experts(a) => {
+                Owned::Experts(Box::new(ExpertsArgs { out: new.tensor("out", a.out)?, ..*a }))
+            }
             Args::Pre(a) => Owned::Pre(Box::new(MhcPreArgs {
-                x: new.tensor("x", a.x),
-                post: new.tensor("post", a.post),
-                comb: new.tensor("comb", a.comb),
+                x: new.tensor("x", a.x)?,
+                post: new.tensor("post", a.post)?,
+                comb: new.tensor("comb", a.comb)?,
                 ..*a
             })),
             Args::Post(a) => {
                 // SAFETY: as above.
-                let streams = unsafe { slice(a.streams.data.cast::<u8>(), 4 * elements(&a.streams)) };
+                let streams = unsafe {
+                    memory.read(a.streams.data.cast::<u8>().cast_const(), 4 * elements(&a.streams))?
+                };
                 let margin = if strict { streams.len().checked_div(n).unwrap_or(0) } else { 0 };
                 let mut block = Block::with_margin(streams.len(), margin);
-                block.bytes_mut().copy_from_slice(streams);
-                let data = new.push("out", block, Some(streams.to_vec()));
+                block.bytes_mut().copy_from_slice(&streams);
+                let data = new.push("out", block, Some(streams))?;
                 let out = TensorRef { data: data.cast(), ..a.streams };
                 Owned::Post(Box::new(MhcPostArgs { streams: out, out, ..*a }))
             }
-            Args::Head(a) => Owned::Head(Box::new(MhcHeadArgs { x: new.tensor("x", a.x), ..*a })),
+            Args::Head(a) => Owned::Head(Box::new(MhcHeadArgs { x: new.tensor("x", a.x)?, ..*a })),
         };
-        Self { args, outputs: new.outputs, _tables: new.tables }
+        // SAFETY: the arguments are the scratch's own, with inputs that are valid while it lives.
+        let places = unsafe { places(args.args(), memory)? };
+        Ok(Self { args, memory, outputs: new.outputs, places, _tables: new.tables })
     }
 
     /// The arguments.
     pub fn args(&self) -> Args<'_> {
-        match &self.args {
-            Owned::Store(a) => Args::Store(a),
-            Owned::Compress(a) => Args::Compress(a),
-            Owned::Core(a) => Args::Core(a),
-            Owned::Select(a) => Args::Select(a),
-            Owned::Route(a) => Args::Route(a),
-            Owned::Experts(a) => Args::Experts(a),
-            Owned::Pre(a) => Args::Pre(a),
-            Owned::Post(a) => Args::Post(a),
-            Owned::Head(a) => Args::Head(a),
-        }
+        self.args.args()
+    }
+
+    /// Where the outputs are.
+    pub fn memory(&self) -> Memory {
+        self.memory
     }
 
     /// The outputs, in the order of [`places`] of the call itself.
-    pub fn places(&self) -> Vec<Place> {
-        // SAFETY: the arguments are the scratch's own, with inputs that are valid while it lives.
-        unsafe { places(self.args()) }
+    pub fn places(&self) -> &[Place] {
+        &self.places
     }
 
     /// All outputs as bytes, in the order of [`Scratch::places`].
-    pub fn outputs(&self) -> Vec<Vec<u8>> {
+    ///
+    /// # Errors
+    /// If the device failed, under this or under the call.
+    pub fn outputs(&self) -> Result<Vec<Vec<u8>>, CudaError> {
         // SAFETY: the places are in the scratch's own blocks, which are borrowed.
-        self.places().iter().map(|place| unsafe { place.gather() }).collect()
+        self.places.iter().map(|place| unsafe { place.gather(self.memory) }).collect()
     }
 
     /// Poisons the outputs again, for another run.
-    pub fn reset(&mut self) {
-        for output in &mut self.outputs {
-            match &output.initial {
-                Some(bytes) => output.block.bytes_mut().copy_from_slice(bytes),
-                None => output.block.poison(),
-            }
-        }
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn reset(&mut self) -> Result<(), CudaError> {
+        self.outputs.iter_mut().try_for_each(|output| output.reset(self.memory))
     }
 
     /// The first write past a buffer, or to an entry or state row that is not the call's to write.
-    pub fn stray(&self) -> Option<Stray> {
+    ///
+    /// # Errors
+    /// If the device failed, under this or under the call.
+    pub fn stray(&self) -> Result<Option<Stray>, CudaError> {
+        let mut seen = Vec::with_capacity(self.outputs.len());
         for output in &self.outputs {
-            if let Some(offset) = output.block.damage() {
+            seen.push((output, output.now(self.memory)?));
+        }
+        for (output, block) in &seen {
+            if let Some(offset) = block.damage() {
                 let (at, side) = match offset {
                     o if o < 0 => (-o, "before the start"),
-                    o => (o - output.block.len() as isize, "past the end"),
+                    o => (o - block.len() as isize, "past the end"),
                 };
-                return Some(Stray { output: output.name, place: format!("{at} bytes {side}") });
+                return Ok(Some(Stray { output: output.name, place: format!("{at} bytes {side}") }));
             }
         }
-        let places = self.places();
-        for output in &self.outputs {
-            let Some(place) = places.iter().find(|p| p.name == output.name) else { continue };
-            if let Some(stray) = outside(output, place) {
-                return Some(stray);
-            }
-        }
-        None
+        let stray = seen.iter().find_map(|(output, block)| {
+            let place = self.places.iter().find(|p| p.name == output.name)?;
+            outside(output, block.bytes(), place)
+        });
+        Ok(stray)
     }
 
     /// Copies the outputs to those of `args`, which are of the call that this is the scratch of.
     ///
+    /// # Errors
+    /// If the device failed.
+    ///
     /// # Safety
-    /// `args` are as the contract says, and nothing else touches their outputs meanwhile.
-    pub unsafe fn commit(&self, args: Args<'_>) {
+    /// `args` are as the contract says, in the memory of this scratch, and nothing else touches their outputs meanwhile.
+    pub unsafe fn commit(&self, args: Args<'_>) -> Result<(), CudaError> {
         // SAFETY: the caller's contract.
-        for (to, bytes) in unsafe { places(args) }.iter().zip(self.outputs()) {
+        let own = unsafe { places(args, self.memory)? };
+        for (to, bytes) in own.iter().zip(self.outputs()?) {
             // SAFETY: the caller's contract.
-            unsafe { to.scatter(&bytes) };
+            unsafe { to.scatter(self.memory, &bytes)? };
         }
+        Ok(())
     }
 }
 
-/// The first byte of a buffer that is in none of the place's items and was written.
-fn outside(output: &Output, place: &Place) -> Option<Stray> {
+/// The first byte of a buffer, which holds `bytes`, that is in none of the place's items and was written.
+fn outside(output: &Output, bytes: &[u8], place: &Place) -> Option<Stray> {
     let size = place.item_bytes;
     if size == 0 || output.block.len() == place.items.len() * size {
         return None;
     }
-    let bytes = output.block.bytes();
-    let base = bytes.as_ptr().addr();
+    let base = output.base();
     let mut mine = vec![false; bytes.len()];
     for range in place.ranges(base) {
         mine[range].fill(true);
@@ -251,36 +324,72 @@ fn elements(t: &TensorRef) -> usize {
 
 struct Builder {
     outputs: Vec<Output>,
-    tables: Vec<Vec<i32>>,
+    tables: Vec<Table>,
+    memory: Memory,
     /// Whether there is a margin of a row around rows.
     strict: bool,
 }
 
 impl Builder {
-    fn push(&mut self, name: &'static str, mut block: Block, initial: Option<Vec<u8>>) -> *mut u8 {
-        let data = block.ptr();
-        self.outputs.push(Output { name, block, initial });
-        data
+    fn push(
+        &mut self,
+        name: &'static str,
+        mut block: Block,
+        initial: Option<Vec<u8>>,
+    ) -> Result<*mut u8, CudaError> {
+        let (data, buffer) = match self.memory {
+            Memory::Host => (block.ptr(), None),
+            Memory::Device { .. } => {
+                let buffer = self.buffer(block.raw())?;
+                ((buffer.address() as usize + block.start()) as *mut u8, Some(buffer))
+            }
+        };
+        self.outputs.push(Output { name, block, initial, buffer });
+        Ok(data)
     }
 
-    fn words(&mut self, name: &'static str, rows: usize, width: usize) -> *mut u8 {
+    /// A copy of values on the device, in order with the call's stream.
+    fn buffer<T: Copy>(&self, values: &[T]) -> Result<Buffer, CudaError> {
+        let buffer = Buffer::new(size_of_val(values), "outputs of a call that is looked at")?;
+        // SAFETY: the buffer is as large.
+        unsafe { self.memory.write(buffer.address() as *mut T, values)? };
+        Ok(buffer)
+    }
+
+    fn words(&mut self, name: &'static str, rows: usize, width: usize) -> Result<*mut u8, CudaError> {
         let margin = if self.strict { 4 * width } else { 0 };
         self.push(name, Block::with_margin(4 * rows * width, margin), None)
     }
 
-    fn tensor(&mut self, name: &'static str, like: TensorRef) -> TensorRef {
+    fn tensor(&mut self, name: &'static str, like: TensorRef) -> Result<TensorRef, CudaError> {
         let (rows, all) = (like.shape[0].max(0) as usize, elements(&like));
-        let data = self.words(name, rows, all.checked_div(rows).unwrap_or(0)).cast();
-        TensorRef { data, ..like }
+        let data = self.words(name, rows, all.checked_div(rows).unwrap_or(0))?.cast();
+        Ok(TensorRef { data, ..like })
     }
 
-    fn table(&mut self, values: Vec<i32>) -> *const i32 {
-        self.tables.push(values);
-        self.tables[self.tables.len() - 1].as_ptr()
+    fn table(&mut self, values: Vec<i32>) -> Result<*const i32, CudaError> {
+        Ok(match self.memory {
+            Memory::Host => {
+                let data = values.as_ptr();
+                self.tables.push(Table::Host(values));
+                data
+            }
+            Memory::Device { .. } => {
+                let buffer = self.buffer(&values)?;
+                let data = buffer.address() as *const i32;
+                self.tables.push(Table::Device(buffer));
+                data
+            }
+        })
     }
 
     /// A small pool for `slots`, and the slots in it.
-    fn pool(&mut self, pool: &PoolRef, slots: &[i32], layout: Option<PoolLayout>) -> (PoolRef, *const i32) {
+    fn pool(
+        &mut self,
+        pool: &PoolRef,
+        slots: &[i32],
+        layout: Option<PoolLayout>,
+    ) -> Result<(PoolRef, *const i32), CudaError> {
         let per_page = (pool.entries_per_page as usize).max(1);
         // The call's own pages keep their padding, which nobody may write.
         let page_bytes = match layout {
@@ -297,7 +406,7 @@ impl Builder {
         });
         let moved = moved.collect();
         let pages = 2 * index.len() + 1;
-        let data = self.push("pool", Block::poisoned(pages * page_bytes), None);
+        let data = self.push("pool", Block::poisoned(pages * page_bytes), None)?;
         let mut small = *pool;
         if let Some(layout) = layout {
             (small.layout, small.data_bytes, small.scale_bytes) =
@@ -306,19 +415,29 @@ impl Builder {
         small.bytes.data = data.cast();
         small.bytes.shape = [pages as i64, page_bytes as i64, 1, 1];
         small.bytes.strides = [page_bytes as i64, 1, 1, 1];
-        (small, self.table(moved))
+        Ok((small, self.table(moved)?))
     }
 
     /// # Safety
     /// The arguments are as the contract says.
-    unsafe fn compress(&mut self, mut a: CompressArgs, n: usize, layout: Option<PoolLayout>) -> CompressArgs {
+    unsafe fn compress(
+        &mut self,
+        mut a: CompressArgs,
+        n: usize,
+        layout: Option<PoolLayout>,
+    ) -> Result<CompressArgs, CudaError> {
+        let memory = self.memory;
         let entries = a.n_entries as usize;
         let width = (a.ratio * (1 + a.overlap)) as usize;
         // SAFETY: the caller's contract.
         let (slots, sources, dst) = unsafe {
-            (slice(a.out_slots, entries), slice(a.sources, entries * width), slice(a.state_dst, n))
+            (
+                memory.read(a.out_slots, entries)?,
+                memory.read(a.sources, entries * width)?,
+                memory.read(a.state_dst, n)?,
+            )
         };
-        (a.pool, a.out_slots) = self.pool(&a.pool, slots, layout);
+        (a.pool, a.out_slots) = self.pool(&a.pool, &slots, layout)?;
         let row_bytes = 4 * a.state.shape[1].max(0) as usize;
         let read = sources.iter().filter(|s| **s <= -2).map(|s| -(s + 2));
         let known: BTreeSet<i32> = read.chain(dst.iter().copied().filter(|d| *d >= 0)).collect();
@@ -330,16 +449,17 @@ impl Builder {
             let row = -(source + 2);
             // SAFETY: the caller's contract: sources name rows of the state.
             let bytes = unsafe {
-                slice(a.state.data.cast::<u8>().cast_const().add(row as usize * row_bytes), row_bytes)
+                memory
+                    .read(a.state.data.cast::<u8>().cast_const().add(row as usize * row_bytes), row_bytes)?
             };
-            initial[index[&row] as usize * row_bytes..][..row_bytes].copy_from_slice(bytes);
+            initial[index[&row] as usize * row_bytes..][..row_bytes].copy_from_slice(&bytes);
         }
-        let data = self.push("state", Block::copy_of(&initial), Some(initial));
+        let data = self.push("state", Block::copy_of(&initial), Some(initial))?;
         a.state.data = data.cast();
         a.state.shape[0] = total as i64;
-        a.sources =
-            self.table(sources.iter().map(|s| if *s <= -2 { -(index[&-(s + 2)] + 2) } else { *s }).collect());
-        a.state_dst = self.table(dst.iter().map(|d| if *d >= 0 { index[d] } else { *d }).collect());
-        a
+        a.sources = self
+            .table(sources.iter().map(|s| if *s <= -2 { -(index[&-(s + 2)] + 2) } else { *s }).collect())?;
+        a.state_dst = self.table(dst.iter().map(|d| if *d >= 0 { index[d] } else { *d }).collect())?;
+        Ok(a)
     }
 }

@@ -272,7 +272,8 @@ impl Follower {
             tokens: &told.tokens,
             wanted: &[],
             number: told.number,
-            probe: Probe { observer: None, guard: self.guard.as_ref(), shadow: None, timer: None },
+            looked_at: told.looked_at,
+            probe: Probe { observer: None, guard: self.guard.as_ref(), shadow: None, timer: None, copies: None },
         };
         match self.forward.run(&step) {
             Ok(_) => Ok(None),

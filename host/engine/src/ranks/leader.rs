@@ -1,11 +1,11 @@
 //! The leader's ends: tables and counts ([`Peers`]), and steps.
 
-use super::wire::{self, Build, Counts, Fault, Hello, RankSizes, kind};
+use super::wire::{self, Build, Counts, Fault, Hello, RankSizes, StepHead, kind};
 use super::{Carrier, RankSettings};
 use crate::{Device, EngineConfig, EngineError};
 use hotseam_kv::Plan;
 use hotseam_ranks::{Breaker, Children, Collective, Link, LinkError, Nccl, Program, RankError, Shared};
-use hotseam_slots::{CallError, Counted, Digest, Peers, Phase, Rule, SlotsError};
+use hotseam_slots::{CallError, Counted, Digest, Peers, Rule, SlotsError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -276,11 +276,11 @@ impl Steps {
     /// If a rank is gone.
     pub(crate) fn begin(
         &mut self,
-        of: (u64, u64, Phase),
+        step: StepHead,
         tokens: &[i32],
         plan: &Plan,
     ) -> Result<(), RankError> {
-        wire::encode(&mut self.frame, of, tokens, plan);
+        wire::encode(&mut self.frame, step, tokens, plan);
         for (rank, link) in (1..).zip(&mut self.links) {
             link.send(kind::STEP, &[&self.frame]).map_err(|error| lost(rank, &error))?;
         }

@@ -22,6 +22,7 @@ pub(crate) use follower::make_current;
 pub use follower::{RankEnds, RankParts, follow};
 pub use leader::Leader;
 pub(crate) use leader::{Elsewhere, Steps};
+pub(crate) use wire::StepHead;
 
 /// The tensor-parallel group of an engine.
 #[derive(Clone, PartialEq, Eq)]

@@ -132,12 +132,24 @@ impl From<CallError> for Fault {
     }
 }
 
+/// What a step is, apart from its rows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StepHead {
+    pub(crate) number: u64,
+    /// Number of its table.
+    pub(crate) table: u64,
+    pub(crate) phase: Phase,
+    /// [`crate::forward::Step::looked_at`].
+    pub(crate) looked_at: bool,
+}
+
 /// A step as it is told. The lists of the plan go as they are.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub(super) number: u64,
     pub(super) table: u64,
     pub(super) decode: bool,
+    pub(super) looked_at: bool,
     pub(super) tokens: Vec<i32>,
     pub(super) plan: Plan,
 }
@@ -145,12 +157,14 @@ pub(super) struct Told {
 /// Writes a step into `frame`.
 pub(super) fn encode(
     frame: &mut Vec<u8>,
-    (number, table, phase): (u64, u64, Phase),
+    step: StepHead,
     tokens: &[i32],
     plan: &Plan,
 ) {
     frame.clear();
-    for word in [number, table, u64::from(phase == Phase::Decode), plan.table_width as u64] {
+    let StepHead { number, table, phase, looked_at } = step;
+    let flags = u64::from(phase == Phase::Decode) | u64::from(looked_at) << 1;
+    for word in [number, table, flags, plan.table_width as u64] {
         frame.extend_from_slice(&word.to_le_bytes());
     }
     put(frame, plan.seqs.len(), |frame| {
@@ -194,7 +208,9 @@ fn lists(plan: &Plan) -> [&[i32]; 13] {
 pub(super) fn decode(frame: &[u8], told: &mut Told) -> Option<()> {
     let mut rest = frame;
     let mut word = || take::<8>(&mut rest).map(u64::from_le_bytes);
-    (told.number, told.table, told.decode) = (word()?, word()?, word()? != 0);
+    (told.number, told.table) = (word()?, word()?);
+    let flags = word()?;
+    (told.decode, told.looked_at) = (flags & 1 != 0, flags & 2 != 0);
     let plan = &mut told.plan;
     plan.table_width = usize::try_from(word()?).ok()?;
     plan.seqs.clear();
@@ -265,12 +281,13 @@ mod tests {
     fn a_step_arrives_as_it_was_told() {
         let (plan, tokens) = (plan(), [3, 1, 4]);
         let mut frame = vec![1, 2, 3];
-        encode(&mut frame, (11, 22, Phase::Decode), &tokens, &plan);
+        let step = StepHead { number: 11, table: 22, phase: Phase::Decode, looked_at: false };
+        encode(&mut frame, step, &tokens, &plan);
         let mut told = Told::default();
         // What an earlier step left must not show.
         told.plan.positions = vec![9; 100];
         decode(&frame, &mut told).expect("a step");
-        assert_eq!((told.number, told.table, told.decode), (11, 22, true));
+        assert_eq!((told.number, told.table, told.decode, told.looked_at), (11, 22, true, false));
         assert_eq!(told.tokens, tokens);
         assert_eq!(format!("{:?}", told.plan), format!("{plan:?}"));
     }
@@ -278,7 +295,8 @@ mod tests {
     #[test]
     fn a_frame_that_is_cut_or_too_long_is_no_step() {
         let mut frame = Vec::new();
-        encode(&mut frame, (1, 2, Phase::Prefill), &[5], &plan());
+        let step = StepHead { number: 1, table: 2, phase: Phase::Prefill, looked_at: true };
+        encode(&mut frame, step, &[5], &plan());
         for length in 0..frame.len() {
             assert_eq!(decode(&frame[..length], &mut Told::default()), None, "{length} bytes");
         }

@@ -116,6 +116,7 @@ impl Scheduler {
                     guard: self.guard.as_ref(),
                     shadow: None,
                     timer: None,
+                    copies: None,
                 };
                 let (kv, layouts) = (&sequence.kv, &sequence.layouts);
                 self.published.in_step.store(true, Ordering::Release);
@@ -171,7 +172,7 @@ impl Scheduler {
         let Some(observer) = sequence.ticket.observer.take().map(RefCell::new) else { return };
         let regions = self.prefill.regions(&self.prefill, &sequence.layouts);
         let held = self.prefill.held(&sequence.kv, &sequence.layouts);
-        Probe { observer: Some(&observer), guard: None, shadow: None, timer: None }
+        Probe { observer: Some(&observer), guard: None, shadow: None, timer: None, copies: None }
             .handed(&mut Handed::all(&regions, &held));
         sequence.ticket.observer = Some(observer.into_inner());
     }

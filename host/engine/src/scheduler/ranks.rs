@@ -4,7 +4,7 @@ use super::Scheduler;
 use crate::EngineError;
 use crate::engine::Incoming;
 use crate::forward::Step;
-use crate::ranks::{Elsewhere, Leader, Steps};
+use crate::ranks::{Elsewhere, Leader, StepHead, Steps};
 use crate::watch::StepFault;
 use crossbeam_channel::Receiver;
 use hotseam_abi::ERR_PANIC;
@@ -32,8 +32,13 @@ impl Ranks {
 
     /// Tells the other ranks to run a step.
     pub(super) fn begin(&mut self, step: &Step<'_>) -> Result<(), StepFault> {
-        let of = (step.number, step.snapshot.number(), step.phase);
-        self.steps.begin(of, step.tokens, step.plan).map_err(|error| self.lose(&error))
+        let head = StepHead {
+            number: step.number,
+            table: step.snapshot.number(),
+            phase: step.phase,
+            looked_at: step.looked_at,
+        };
+        self.steps.begin(head, step.tokens, step.plan).map_err(|error| self.lose(&error))
     }
 
     /// What came of a step on all ranks, of which `ran` is this one's part.

@@ -75,6 +75,14 @@ impl Scheduler {
         let observer = self.running[first].ticket.observer.take().map(RefCell::new);
         let observed = observer.is_some();
         let shadow = self.watch.shadow(snapshot).filter(|_| !observed);
+        let copies = self.forward.host_copies().filter(|_| observed);
+        let probe = Probe {
+            observer: observer.as_ref(),
+            guard: self.guard.as_ref(),
+            shadow: shadow.as_deref(),
+            timer: None,
+            copies: copies.as_deref(),
+        };
         let step = Step {
             snapshot,
             phase,
@@ -84,12 +92,8 @@ impl Scheduler {
             tokens: &self.tokens,
             wanted: &self.wanted,
             number: self.step,
-            probe: Probe {
-                observer: observer.as_ref(),
-                guard: self.guard.as_ref(),
-                shadow: shadow.as_deref(),
-                timer: None,
-            },
+            looked_at: probe.sees_calls(),
+            probe,
         };
         let start = Instant::now();
         self.published.in_step.store(true, Ordering::Release);

@@ -75,6 +75,27 @@ pub enum CaptureError {
         /// Seam of the file.
         seam: String,
     },
+    /// The variant runs where the stored call is not.
+    #[error(
+        "{variant} runs on {device}, and a stored call is made again in host memory. Give a variant for the CPU, such as \
+         {seam}/truth, to judge the call's outputs, or look at {variant} with `hotseam compare` on an engine of its device."
+    )]
+    OtherDevice {
+        /// Variant asked for.
+        variant: String,
+        /// Its device.
+        device: String,
+        /// Seam of the file.
+        seam: String,
+    },
+    /// The device of the call failed.
+    #[error(
+        "the device failed under the call: {why}. Look at it with nvidia-smi, and make the request with `engine.guard`."
+    )]
+    Device {
+        /// What the driver says.
+        why: String,
+    },
 }
 
 /// A field that is wrong.

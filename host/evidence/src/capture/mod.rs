@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hotseam_abi::{CONTRACT, dtype};
 use hotseam_engine::Engine;
-use hotseam_engine::observe::{Args, Call, Observer};
+use hotseam_engine::observe::{Args, Call, Observer, Scratch};
 use hotseam_slots::{CallError, CellId, Op, Seam};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
@@ -81,7 +81,10 @@ pub struct Capture {
 impl Capture {
     /// Stores a call, and its outputs after it ran.
     fn of(call: &Call<'_>, number: u64) -> Result<Self, CaptureError> {
-        let scratch = call.scratch(None);
+        let device = |error: &dyn std::fmt::Display| CaptureError::Device { why: error.to_string() };
+        let host = call.on_host().map_err(|error| device(&error))?;
+        // SAFETY: inputs of a call that is looked at, which outlive the scratch.
+        let scratch = unsafe { Scratch::on_host(host.args(), None) };
         let mut writer = Writer::default();
         // The scratch has the small pools and states; what is read there is what the call itself reads.
         match scratch.args() {
@@ -113,8 +116,13 @@ impl Capture {
     }
 
     /// Adds what the call left in its outputs.
-    fn ran(&mut self, call: &Call<'_>) {
-        for (place, bytes) in call.places().iter().zip(call.outputs()) {
+    ///
+    /// # Errors
+    /// [`CaptureError::Device`].
+    fn ran(&mut self, call: &Call<'_>) -> Result<(), CaptureError> {
+        let outputs = call.places().and_then(|places| Ok((places, call.outputs()?)));
+        let (places, outputs) = outputs.map_err(|error| CaptureError::Device { why: error.to_string() })?;
+        for (place, bytes) in places.iter().zip(outputs) {
             let shape = vec![place.items.len(), place.item_bytes];
             self.tensors.push(Stored {
                 name: format!("{OUTPUT}{}", place.name),
@@ -125,6 +133,7 @@ impl Capture {
         }
         self.tensors.sort_by(|a, b| a.name.cmp(&b.name));
         self.meta.sha256 = self.hash();
+        Ok(())
     }
 
     fn hash(&self) -> String {
@@ -277,12 +286,12 @@ impl Observer for Taker {
         if self.calls != self.wanted + 1 {
             return call.run();
         }
-        let mut capture = Capture::of(call, self.wanted);
+        let capture = Capture::of(call, self.wanted);
         let result = call.run();
-        if let (Ok(capture), Ok(())) = (&mut capture, &result) {
-            capture.ran(call);
-        }
-        self.taken = Some(capture);
+        self.taken = Some(match (capture, &result) {
+            (Ok(mut capture), Ok(())) => capture.ran(call).map(|()| capture),
+            (capture, _) => capture,
+        });
         result
     }
 }

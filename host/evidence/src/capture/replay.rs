@@ -11,6 +11,7 @@ use hotseam_conformance::Form;
 use hotseam_conformance::layouts::{Entry, EntryMut, Parts, Shape};
 use hotseam_conformance::truth::layout as layouts;
 use hotseam_engine::observe::{Args, Block, Scratch};
+use hotseam_loader::Device;
 use hotseam_slots::{CellId, Generation, Op, Phase};
 use serde::Serialize;
 
@@ -128,6 +129,14 @@ impl Capture {
                 seam: cell.seam.to_string(),
             });
         }
+        let device = generation.instance.plugin().manifest().device;
+        if device != Device::Cpu {
+            return Err(CaptureError::OtherDevice {
+                variant: generation.spec.to_string(),
+                device: device.name().to_owned(),
+                seam: cell.seam.to_string(),
+            });
+        }
         let run = Run { capture: self, generation, args: loaded.owned.args() };
         run.judge().map_err(|why| CaptureError::Call { op: format!("{}.{}", cell.seam, cell.op), why })
     }
@@ -137,7 +146,7 @@ impl Capture {
     pub(super) fn probe(&self) -> Result<Result<(), String>, CaptureError> {
         let loaded = self.rebuild()?;
         // SAFETY: the arguments and what they point to live to the end of this function.
-        let scratch = unsafe { Scratch::new(loaded.owned.args(), None) };
+        let scratch = unsafe { Scratch::on_host(loaded.owned.args(), None) };
         Ok(truth(&scratch, 0))
     }
 
@@ -289,19 +298,21 @@ impl Run<'_> {
         };
         let other = written.map(|pool| pool_layout(pool, own)).transpose()?;
         // SAFETY: the arguments and what they point to live as long as this call.
-        let (got, want) = unsafe { (Scratch::new(args, other), Scratch::new(args, other)) };
+        let (got, want) = unsafe { (Scratch::on_host(args, other), Scratch::on_host(args, other)) };
         if let Err(error) = self.generation.invoke(cell, &self.context(), got.args()) {
             replay.message = format!("it failed: {}", error.message);
             return Ok(replay);
         }
-        if let Some(stray) = got.stray() {
+        let failed = |error: &dyn fmt::Display| error.to_string();
+        if let Some(stray) = got.stray().map_err(|error| failed(&error))? {
             replay.message = format!("it wrote outside its {}: {}", stray.output, stray.place);
             return Ok(replay);
         }
         truth(&want, capabilities)?;
         let judged = judge(cell, &got, &want, capabilities, meta.call)?;
         replay.message = judged.alarm(None).unwrap_or_default();
-        replay.reproduces = self.reproduces(&got);
+        let outputs = got.outputs().map_err(|error| failed(&error))?;
+        replay.reproduces = self.reproduces(&got, outputs);
         self.exactly(&mut replay, args, &got)?;
         replay.passed = replay.message.is_empty();
         let Judged { outputs, choice } = judged;
@@ -318,9 +329,9 @@ impl Run<'_> {
     }
 
     /// Whether the outputs are those in the file.
-    fn reproduces(&self, got: &Scratch) -> Option<bool> {
+    fn reproduces(&self, got: &Scratch, outputs: Vec<Vec<u8>>) -> Option<bool> {
         let mut same = true;
-        for (place, bytes) in got.places().iter().zip(got.outputs()) {
+        for (place, bytes) in got.places().iter().zip(outputs) {
             let stored = self.capture.tensor(&format!("{}{}", super::OUTPUT, place.name))?;
             if stored.bytes.len() != bytes.len() {
                 return None;
@@ -355,7 +366,7 @@ impl Run<'_> {
                 let Some(bound) = loose(of.pool.layout) else { return Ok(()) };
                 let plain = pool_layout(&a.pool, plain_of(of.pool.layout))?;
                 // SAFETY: as in `judge`.
-                let want = unsafe { Scratch::new(args, Some(plain)) };
+                let want = unsafe { Scratch::on_host(args, Some(plain)) };
                 truth(&want, 0)?;
                 let judged = judge(cell, got, &want, 0, self.capture.meta.call)?;
                 let error = judged.outputs.into_iter().find(|(name, ..)| *name == "pool").map(|(_, e, _)| e);

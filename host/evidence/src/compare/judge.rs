@@ -4,7 +4,7 @@ use hotseam_abi::{RouteArgs, SelectArgs, capability, layout::KV_F32};
 use hotseam_conformance::Op as Checked;
 use hotseam_conformance::reference::{self, Reference};
 use hotseam_conformance::tolerances::{self, Tolerance};
-use hotseam_engine::observe::{Args, Scratch};
+use hotseam_engine::observe::{Args, Memory, Scratch};
 use hotseam_slots::{CellId, Op, Seam};
 
 use super::choice::{ChoiceError, Row};
@@ -44,19 +44,20 @@ pub(crate) fn checked(seam: Seam, op: Op) -> Checked {
     }
 }
 
-/// Layout of the pool that a call writes, or of the keys that it reads.
+/// Layout of the pool that a call writes, or of the entries or keys that it reads.
 pub(crate) fn layout_of(args: Args<'_>) -> u32 {
     match args {
         Args::Store(a) => a.pool.layout,
         Args::Compress(a) => a.pool.layout,
+        Args::Core(a) => a.swa.layout,
         Args::Select(a) => a.keys.layout,
         _ => KV_F32,
     }
 }
 
-/// Positions of the rows; -1 for padding.
-pub(crate) fn positions(args: Args<'_>) -> Vec<i32> {
-    // SAFETY: arguments of a call, or of its scratch, while the call is looked at.
+/// Positions of the rows; -1 for padding. The arguments are in host memory.
+fn positions(args: Args<'_>) -> Vec<i32> {
+    // SAFETY: arguments of a scratch, or of a file, that are alive.
     unsafe {
         let batch = &*args.batch();
         match batch.n_rows {
@@ -66,11 +67,12 @@ pub(crate) fn positions(args: Args<'_>) -> Vec<i32> {
     }
 }
 
-/// Fills the outputs of `scratch` as a variant with these capabilities has to.
+/// Fills the outputs of `scratch`, which is in host memory, as a variant with these capabilities has to.
 ///
 /// # Errors
 /// What truth says is wrong with the arguments.
 pub(crate) fn truth(scratch: &Scratch, capabilities: u64) -> Result<(), String> {
+    assert_eq!(scratch.memory(), Memory::Host, "truth reads and writes host memory");
     let par = hotseam_loader::pool();
     // SAFETY: inputs are those of a call that is looked at, outputs are the scratch's own.
     let done = unsafe {
@@ -89,10 +91,10 @@ pub(crate) fn truth(scratch: &Scratch, capabilities: u64) -> Result<(), String> 
     done.map_err(|error| error.message)
 }
 
-/// Judges what a variant left in `got`; `want` holds truth's outputs on the same inputs.
+/// Judges what a variant left in `got`; `want` holds truth's outputs on the same inputs, in host memory.
 ///
 /// # Errors
-/// If truth does not know a layout, or refuses the arguments.
+/// If truth does not know a layout, or refuses the arguments, or the variant's device failed.
 pub(crate) fn judge(
     cell: CellId,
     got: &Scratch,
@@ -100,14 +102,17 @@ pub(crate) fn judge(
     capabilities: u64,
     call: u64,
 ) -> Result<Judged, String> {
-    let (args, op) = (got.args(), checked(cell.seam, cell.op));
+    let (args, op) = (want.args(), checked(cell.seam, cell.op));
     let positions = positions(args);
     let live = |values: &Values, item: usize| {
         values.axis != "row" || positions.get(values.items[item]).is_none_or(|p| *p >= 0)
     };
-    let got = decode(&got.places(), &got.outputs())?;
+    let outputs = |scratch: &Scratch| {
+        let bytes = scratch.outputs().map_err(|error| error.to_string())?;
+        decode(scratch.places(), &bytes)
+    };
+    let (got, mut want) = (outputs(got)?, outputs(want)?);
     let mut judged = Judged::default();
-    let mut want = decode(&want.places(), &want.outputs())?;
     match args {
         Args::Select(a) => {
             judged.choice = Some({

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use hotseam_abi::{ExpertsArgs, SelectArgs, capability, phase};
-use hotseam_engine::observe::{Args, Call, Handed, Observer, Scratch, Stepping};
+use hotseam_engine::observe::{Args, Call, Handed, Observer, Room, Scratch, Stepping};
 use hotseam_slots::{CallError, CellId, Generation, Op, Seam, Snapshot};
 
-use super::judge::{Judged, judge, layout_of, positions, truth};
+use super::judge::{Judged, judge, layout_of, truth};
 use super::keys::{KeyPools, written};
 use super::tally::{CellTally, Fault, Place};
 use super::values::pool_layout;
@@ -68,7 +68,7 @@ impl Shadow {
             call: self.calls,
             cell: call.cell,
             chunk: self.chunk,
-            first_position: positions(call.args).first().copied().unwrap_or(-1),
+            first_position: call.positions().ok().and_then(|all| all.first().copied()).unwrap_or(-1),
         };
         let good = self.side(call, call.generation, layout_of(call.args));
         let patched = self.side(call, &bad, self.bad_layout(call));
@@ -94,7 +94,7 @@ impl Shadow {
         let serving = generation.serving(call.cell.op);
         let capabilities = serving.map_or(0, |g| g.instance.info().capabilities);
         // Kept here, so that changed arguments live as long as the scratch that borrows them.
-        let (mut select, mut experts, mut weights) = (None, None, Vec::new());
+        let (mut select, mut experts, mut weights) = (None, None, None);
         let args = match call.args {
             Args::Select(a) if layout != a.keys.layout => {
                 let keys = self.keys.view(&a.keys, layout);
@@ -102,7 +102,10 @@ impl Shadow {
                     keys.ok_or_else(|| skipped("no index keys of its layout were written before it"))?;
                 Args::Select(select.insert(SelectArgs { keys, ..*a }))
             }
-            Args::Experts(a) => Args::Experts(experts.insert(self.scaled(call, a, generation, &mut weights))),
+            Args::Experts(a) => {
+                let scaled = self.scaled(call, a, generation, &mut weights).map_err(skipped)?;
+                Args::Experts(experts.insert(scaled))
+            }
             Args::Core(a) if layout != a.swa.layout => {
                 return Err(skipped("it reads another KV layout than the good end stores"));
             }
@@ -115,11 +118,17 @@ impl Shadow {
             }
             _ => None,
         };
-        // SAFETY: inputs are those of the call, or the changed copies above, which outlive both scratches.
-        let (got, want) = unsafe { (Scratch::new(args, wanted), Scratch::new(args, wanted)) };
+        // SAFETY: inputs are those of the call, or the changed copies above, which are in its memory and outlive all of these.
+        let (got, host) = unsafe {
+            let got = Scratch::new(args, call.memory, wanted).map_err(|error| skipped(error.to_string()))?;
+            (got, call.changed_on_host(args).map_err(|error| skipped(error.to_string()))?)
+        };
+        // SAFETY: as above.
+        let want = unsafe { Scratch::on_host(host.args(), wanted) };
         call.invoke(generation, &got)
             .map_err(|error| Fault::Wrong(format!("it failed: {}", error.message)))?;
-        if let Some(stray) = got.stray() {
+        let stray = got.stray().map_err(|error| Fault::Wrong(format!("its device failed: {error}")))?;
+        if let Some(stray) = stray {
             return Err(Fault::Wrong(format!("it wrote outside its {}: {}", stray.output, stray.place)));
         }
         truth(&want, capabilities).map_err(skipped)?;
@@ -133,22 +142,24 @@ impl Shadow {
         call: &Call<'_>,
         a: &ExpertsArgs,
         generation: &Arc<Generation>,
-        weights: &mut Vec<f32>,
-    ) -> ExpertsArgs {
+        weights: &mut Option<Room>,
+    ) -> Result<ExpertsArgs, String> {
         let router = self.bad.get(&CellId { op: Op::Route, ..call.cell });
-        let (Some(router), Some((bit, scale))) = (router, self.routed) else { return *a };
+        let (Some(router), Some((bit, scale))) = (router, self.routed) else { return Ok(*a) };
         let target = match router.instance.info().capabilities & bit != 0 {
             true => 1.0,
             false => scale,
         };
         let n = call.rows * a.topk as usize;
         if Arc::ptr_eq(generation, call.generation) || target == a.routed_scale || n == 0 {
-            return *a;
+            return Ok(*a);
         }
         // SAFETY: the weights of a call that is looked at.
-        let given = unsafe { std::slice::from_raw_parts(a.weights, n) };
-        weights.extend(given.iter().map(|w| w * a.routed_scale / target));
-        ExpertsArgs { weights: weights.as_ptr(), routed_scale: target, ..*a }
+        let mut scaled = unsafe { call.memory.read(a.weights, n) }.map_err(|error| error.to_string())?;
+        scaled.iter_mut().for_each(|w| *w = *w * a.routed_scale / target);
+        let bytes: Vec<u8> = scaled.iter().flat_map(|w| w.to_ne_bytes()).collect();
+        let room = Room::of(call.memory, &bytes).map_err(|error| error.to_string())?;
+        Ok(ExpertsArgs { weights: weights.insert(room).ptr().cast(), routed_scale: target, ..*a })
     }
 }
 

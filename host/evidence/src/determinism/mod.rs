@@ -122,7 +122,7 @@ impl Observer for Repeater {
                 call: self.calls,
                 cell: call.cell,
                 chunk: self.chunk,
-                first_position: crate::compare::judge::positions(call.args).first().copied().unwrap_or(-1),
+                first_position: call.positions().ok().and_then(|all| all.first().copied()).unwrap_or(-1),
             };
             let entry = self.cells.entry(call.cell).or_insert_with(|| Repeated {
                 cell: call.cell,
@@ -150,25 +150,31 @@ fn repeat_call(
     place: Place,
     entry: &mut Repeated,
 ) {
-    let mut scratch = call.scratch(None);
+    let mut scratch = match call.scratch(None) {
+        Ok(scratch) => scratch,
+        Err(error) => {
+            entry.failure = Some(error.to_string());
+            return;
+        }
+    };
     let run = |scratch: &mut Scratch| {
-        scratch.reset();
-        call.invoke(variant, scratch).map(|()| scratch.outputs())
+        scratch.reset().map_err(|error| error.to_string())?;
+        call.invoke(variant, scratch).map_err(|error| error.message)?;
+        scratch.outputs().map_err(|error| error.to_string())
     };
     let first = match run(&mut scratch) {
         Ok(first) => first,
         Err(error) => {
-            entry.failure = Some(error.message);
+            entry.failure = Some(error);
             return;
         }
     };
-    let places = scratch.places();
     for number in 1..repeats {
         entry.runs += 1;
         let again = match run(&mut scratch) {
             Ok(again) => again,
             Err(error) => {
-                entry.failure = Some(error.message);
+                entry.failure = Some(error);
                 return;
             }
         };
@@ -178,7 +184,7 @@ fn repeat_call(
             let differing = |(a, b): &(&u8, &u8)| a != b;
             let pairs = || first[output].iter().zip(&again[output]);
             let at = pairs().position(|pair| differing(&pair)).unwrap_or(0);
-            let spot = &places[output];
+            let spot = &scratch.places()[output];
             entry.first = Some(Difference {
                 place: place.clone(),
                 run: number,

@@ -100,7 +100,7 @@ impl Observer for Donor {
         if !self.cells.contains(&call.cell) {
             return Ok(());
         }
-        let outputs = call.outputs();
+        let outputs = call.outputs().map_err(|error| call.error(error.to_string()))?;
         self.recorded.bytes += outputs.iter().map(Vec::len).sum::<usize>();
         if self.recorded.bytes > MOST_BYTES {
             let limit = MOST_BYTES >> 30;
@@ -183,7 +183,7 @@ impl Observer for Recipient {
         let Some(outputs) = step.and_then(|step| step.get(&place)) else {
             return Err(call.error("the run that gives its values has not made this call"));
         };
-        match call.overwrite(outputs) {
+        match call.overwrite(outputs).map_err(|error| call.error(error.to_string()))? {
             true => {
                 self.replaced += 1;
                 Ok(())

@@ -9,7 +9,6 @@ use hotseam_engine::observe::{Args, Call, Observer};
 use hotseam_slots::CallError;
 
 use super::report::{Carrier, NeedleEntry};
-use crate::compare::judge::positions;
 
 /// Looks at the rows at some positions.
 pub(super) struct Look {
@@ -30,9 +29,9 @@ impl Look {
     }
 
     /// Index in the call, and position, of the rows of interest.
-    fn of_interest(&self, args: Args<'_>) -> Vec<(usize, usize)> {
-        let positions = positions(args).into_iter().enumerate();
-        let known = positions.filter_map(|(row, p)| Some((row, usize::try_from(p).ok()?)));
+    fn of_interest(&self, positions: Vec<i32>) -> Vec<(usize, usize)> {
+        let known =
+            positions.into_iter().enumerate().filter_map(|(row, p)| Some((row, usize::try_from(p).ok()?)));
         known.filter(|(_, p)| self.rows.contains(p)).collect()
     }
 
@@ -107,9 +106,20 @@ impl Look {
 
 impl Observer for Look {
     fn call(&mut self, call: &Call<'_>) -> Result<(), CallError> {
-        let rows = self.of_interest(call.args);
-        match call.args {
-            Args::Select(a) if !rows.is_empty() => {
+        let failed = |error: &dyn std::fmt::Display| call.error(error.to_string());
+        if !matches!(call.args, Args::Select(_) | Args::Core(_)) {
+            return call.run();
+        }
+        let rows = self.of_interest(call.positions().map_err(|error| failed(&error))?);
+        if rows.is_empty() {
+            if matches!(call.args, Args::Core(_)) {
+                self.scores.clear();
+            }
+            return call.run();
+        }
+        let host = call.on_host().map_err(|error| failed(&error))?;
+        match host.args() {
+            Args::Select(a) => {
                 self.select(a, &rows).map_err(|why| call.error(why))?;
             }
             Args::Core(a) => {

@@ -109,7 +109,7 @@ impl DeviceLists {
         Self { padded, ..self }
     }
 
-    /// Copies the lists of a step to the device, in order with `stream`.
+    /// Copies the lists of a step to the device, in order with `stream`; padded only if the step `repeats`.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -118,6 +118,7 @@ impl DeviceLists {
         plan: &Plan,
         tokens: &[i32],
         head: &HeadRows,
+        repeats: bool,
         stream: &Stream,
     ) -> Result<Lists, CudaError> {
         self.set(self.positions, &plan.positions);
@@ -136,12 +137,12 @@ impl DeviceLists {
         let live = plan.rows();
         let (mut rows, mut seqs) = (live, plan.seqs.len());
         let (mut c4, mut c128) = (plan.c4.out_slots.len(), plan.c128.out_slots.len());
-        if self.padded && rows == seqs {
+        if self.padded && repeats && rows == seqs {
             rows = rows.next_power_of_two().min(self.positions.words);
             self.pad(live, rows, [c4, c128]);
             (seqs, c4, c128) = (rows, rows, rows);
         }
-        copy_to_device_on(self.memory.address(), &self.words, stream)?;
+        copy_to_device_on(self.memory.address(), &self.words, stream.raw())?;
         Ok(Lists {
             batch: self.batch(rows, seqs, [self.positions, self.row_seq, self.seqs]),
             live,

@@ -49,7 +49,19 @@ fn write(block: &Block, n: usize) -> &mut [f32] {
 /// The positions of a step's rows.
 fn positions(lists: &Lists) -> &[i32] {
     // SAFETY: the lists are the host's own, and live until the next step.
-    unsafe { crate::observe::slice(lists.batch.positions, lists.rows()) }
+    unsafe { slice(lists.batch.positions, lists.rows()) }
+}
+
+/// A slice at `data`, which may be null or dangling if it is empty.
+///
+/// # Safety
+/// As [`std::slice::from_raw_parts`].
+unsafe fn slice<'a, T>(data: *const T, n: usize) -> &'a [T] {
+    match n == 0 || data.is_null() {
+        true => &[],
+        // SAFETY: the caller's contract.
+        false => unsafe { std::slice::from_raw_parts(data, n) },
+    }
 }
 
 impl Ops for Cpu {
@@ -67,6 +79,7 @@ impl Ops for Cpu {
         plan: &Plan,
         tokens: &[i32],
         head: &HeadRows,
+        _repeats: bool,
     ) -> Result<Lists, StepError> {
         self.prefill = phase == Phase::Prefill;
         Ok(Lists::in_host_memory(plan, tokens, head))
@@ -75,7 +88,7 @@ impl Ops for Cpu {
     fn embed(&self, lists: &Lists, table: &Tensor, hc: usize, streams: &Block) -> Done {
         let (rows, table) = (lists.rows(), mat(table));
         // SAFETY: as for positions.
-        let tokens = unsafe { crate::observe::slice(lists.tokens, rows) };
+        let tokens = unsafe { slice(lists.tokens, rows) };
         let hidden = table.k;
         for_rows(&self.pool(), write(streams, rows * hc * hidden), hc * hidden, |row, streams| {
             let (first, rest) = streams.split_at_mut(hidden);
@@ -184,7 +197,7 @@ impl Ops for Cpu {
     fn gather(&self, lists: &Lists, width: usize, x: &Block, out: &Block) -> Done {
         let n = lists.head.n_rows as usize;
         // SAFETY: as for positions.
-        let rows = unsafe { crate::observe::slice(lists.head_rows, n) };
+        let rows = unsafe { slice(lists.head_rows, n) };
         let x = read(x, lists.rows() * width);
         for (out, row) in write(out, n * width).chunks_exact_mut(width).zip(rows) {
             out.copy_from_slice(&x[*row as usize * width..][..width]);

@@ -133,13 +133,15 @@ pub(crate) trait Ops: Send {
     /// A copy of a layer's experts where calls read them; empty on the CPU.
     fn experts(&self, experts: &[ExpertRef]) -> Result<Block, CudaError>;
 
-    /// A step begins: its index lists, where calls can read them.
+    /// A step begins: its index lists, where calls can read them. They may be padded for [`Ops::repeat`] if the step
+    /// `repeats`.
     fn begin(
         &mut self,
         phase: Phase,
         plan: &Plan,
         tokens: &[i32],
         head: &HeadRows,
+        repeats: bool,
     ) -> Result<Lists, StepError>;
 
     /// Stream, workspace and its bytes, for the calls of the step.

@@ -117,6 +117,7 @@ impl Ops for Cuda {
         plan: &Plan,
         tokens: &[i32],
         head: &HeadRows,
+        repeats: bool,
     ) -> Result<Lists, StepError> {
         if let Some(graphs) = &self.graphs {
             graphs.borrow_mut().step();
@@ -125,7 +126,7 @@ impl Ops for Cuda {
             Phase::Prefill => &mut self.prefill,
             Phase::Decode => &mut self.decode,
         };
-        Ok(lists.put(plan, tokens, head, &self.stream)?)
+        Ok(lists.put(plan, tokens, head, repeats, &self.stream)?)
     }
 
     fn context(&self) -> (u64, *mut c_void, u64) {
