@@ -163,6 +163,8 @@ template <class To, class From> inline To as(From value) {
          HOTSEAM_EMULATED_BEGIN, HOTSEAM_EMULATED_END});                                                           \
     static void name##_body([[maybe_unused]] const Params &p)
 #define KERNEL(name, Params) KERNEL_BOUNDED(name, Params, 1024)
+#define KERNEL_EARLY(name, Params, threads) KERNEL_BOUNDED(name, Params, threads)
+inline void await_before() {}
 #define SHARED static __attribute__((section(HOTSEAM_EMULATED_SECTION)))
 #define DYNAMIC_SHARED(type, name) type *const name = reinterpret_cast<type *>(hotseam_emulated::dynamic_shared)
 #define DEVICE static inline __attribute__((always_inline, unused))

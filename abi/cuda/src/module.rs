@@ -2,7 +2,10 @@
 
 use crate::device::current_sm;
 use crate::error::{CudaError, Result, check};
-use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute, CUmodule, CUresult, CUstream};
+use cudarc::driver::sys::{
+    self, CUfunction, CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUlaunchConfig, CUmodule, CUresult, CUstream,
+};
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
@@ -98,7 +101,8 @@ impl Kernel {
         })
     }
 
-    /// Enqueues the kernel with one argument, which is copied. A grid without blocks enqueues nothing.
+    /// Enqueues the kernel with one argument, which is copied. A grid without blocks enqueues nothing. Its blocks may be set up
+    /// while the kernel before it on the stream still runs, so it waits for that one by itself: `griddepcontrol.wait`.
     ///
     /// # Safety
     /// `params` is what the kernel takes, byte for byte, and the memory that it names is valid until the kernel has run.
@@ -117,12 +121,30 @@ impl Kernel {
             return Ok(());
         }
         let mut argument = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
+        let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        let value = CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
+        let mut early = CUlaunchAttribute { id, pad: [0; 4], value };
         let [x, y, z] = grid;
-        // SAFETY: the caller's contract; the driver copies the argument before it returns.
-        check("cuLaunchKernel", unsafe {
-            let (stream, none) = (stream as CUstream, std::ptr::null_mut());
-            let (f, shared, arguments) = (self.function, dynamic_shared, argument.as_mut_ptr());
-            sys::cuLaunchKernel(f, x, y, z, threads, 1, 1, shared, stream, arguments, none)
+        let config = CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: dynamic_shared,
+            hStream: stream as CUstream,
+            attrs: &raw mut early,
+            numAttrs: 1,
+        };
+        // SAFETY: the caller's contract; the driver copies the argument and the configuration before it returns.
+        check("cuLaunchKernelEx", unsafe {
+            sys::cuLaunchKernelEx(
+                &raw const config,
+                self.function,
+                argument.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
         })
     }
 }

@@ -10,6 +10,9 @@
 //
 // Static shared memory is `SHARED float rows[4][32];`, dynamic shared memory `DYNAMIC_SHARED(unsigned char, bytes);`.
 // The names are the symbols that the host asks a module for, so they begin with `hotseam_` and the name of the seam.
+// A kernel may be set up while the one before it on the stream still runs, but touches no memory until that one is done:
+// `KERNEL` and `KERNEL_BOUNDED(name, Params, threads)` begin with `await_before()`. One that is declared with `KERNEL_EARLY` calls
+// it itself, in every thread, and before it does so reads nothing but its parameters and weights, which no kernel writes.
 // Nothing but the language is included: no CUDA header, so that NVRTC alone compiles it.
 #pragma once
 
@@ -18,12 +21,25 @@
 #ifdef HOTSEAM_EMULATED
 #include "emulated.hpp"
 #else
-#define KERNEL(name, Params) extern "C" __global__ void name(const __grid_constant__ Params p)
-#define KERNEL_BOUNDED(name, Params, threads) \
-    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Params p)
+#define KERNEL_AS(name, Params, bounds, begin)                              \
+    static __device__ __forceinline__ void name##_body(const Params &p);    \
+    extern "C" __global__ void bounds name(const __grid_constant__ Params p) { \
+        begin;                                                              \
+        name##_body(p);                                                     \
+    }                                                                       \
+    static __device__ __forceinline__ void name##_body(const Params &p)
+#define KERNEL(name, Params) KERNEL_AS(name, Params, , await_before())
+#define KERNEL_BOUNDED(name, Params, threads) KERNEL_AS(name, Params, __launch_bounds__(threads), await_before())
+#define KERNEL_EARLY(name, Params, threads) KERNEL_AS(name, Params, __launch_bounds__(threads), )
 #define SHARED __shared__
 #define DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) type name[]
 #define DEVICE static __device__ __forceinline__
 #define ALL_LANES 0xffffffffu
 #define HOTSEAM_INFINITY __int_as_float(0x7f800000)
+
+// Waits until what was enqueued before is done, and lets what is enqueued behind be set up as soon as all blocks have come here.
+DEVICE void await_before() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
 #endif

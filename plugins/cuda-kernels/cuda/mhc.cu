@@ -98,7 +98,8 @@ KERNEL_BOUNDED(hotseam_mhc_mix, MixParams, MIX_THREADS) {
 // Threads that add up the slices of a value, each every such slice.
 #define MIXED 8
 
-// What `mix` left of a row: its slices added up, `values[o]` and as the last the sum of squares. All threads of the block call it.
+// What `mix` left of a row, its slices added up: the values, and as the last the sum of squares. All threads of the block call
+// it.
 DEVICE void mixed(const float *partials, unsigned splits, unsigned outputs, float *values) {
     for (unsigned first = 0; first <= outputs; first += blockDim.x / MIXED) {
         unsigned o = first + threadIdx.x / MIXED;

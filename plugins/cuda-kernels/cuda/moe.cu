@@ -51,7 +51,7 @@ KERNEL_BOUNDED(hotseam_moe_scores_stream, RouteParams, STREAM_THREADS) {
     if (threadIdx.x < count) rows[threadIdx.x] = route_row(p, first + threadIdx.x);
     __syncthreads();
     StreamRows w[1] = {stream_rows(tensor_row(p.args.gate, output, k), n - output)};
-    stream_products<1>(
+    stream_products<1, false>(
         HOTSEAM_WEIGHT_FORMAT_BF16, w, rows, count, k, (unsigned char *)memory,
         [&](int r, int o, const float (&values)[1]) {
             if (output + o < n) p.scores[(first + r) * n + output + o] = values[0];
@@ -256,7 +256,7 @@ KERNEL_BOUNDED(hotseam_moe_up_stream, ExpertsParams, STREAM_THREADS) {
     __syncthreads();
     StreamRows w[2] = {stream_rows(weight_row(expert.w1, first, hidden), (long long)p.inter - first),
                        stream_rows(weight_row(expert.w3, first, hidden), (long long)p.inter - first)};
-    stream_products<2>(
+    stream_products<2, false>(
         expert.w1.format, w, rows, tile.count, hidden, (unsigned char *)memory,
         [&](int i, int o, const float (&values)[4]) {
             float *to = p.inner + (long long)pair_at(p, tile, i) * p.inter;
@@ -325,7 +325,7 @@ KERNEL_BOUNDED(hotseam_moe_down_stream, ExpertsParams, STREAM_THREADS) {
     if (threadIdx.x < STREAM_ROWS) rows[threadIdx.x] = pair_inner(p, tile, threadIdx.x);
     __syncthreads();
     StreamRows w[1] = {stream_rows(weight_row(expert.w2, first, p.inter), hidden - first)};
-    stream_products<4>(
+    stream_products<4, false>(
         expert.w2.format, w, rows, tile.count, p.inter, (unsigned char *)memory,
         [&](int i, int o, const float (&values)[4]) {
             float *to = p.results + pair_at(p, tile, i) * hidden;

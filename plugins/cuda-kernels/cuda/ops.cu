@@ -154,7 +154,7 @@ template <int TILES> DEVICE void linear_stream(const LinearParams &p, unsigned c
     if (threadIdx.x < STREAM_ROWS) rows[threadIdx.x] = linear_input(p, first + threadIdx.x);
     __syncthreads();
     StreamRows w[1] = {stream_rows(linear_weights(p, part, output), (long long)part.n - output)};
-    stream_products<TILES>(
+    stream_products<TILES, true>(
         part.w.format, w, rows, min(p.rows - first, STREAM_ROWS + 0u), p.k, memory,
         [&](int r, int o, const float (&values)[TILES]) {
             float *y = linear_output(p, part, first + r);
@@ -169,7 +169,7 @@ template <int TILES> DEVICE void linear_stream(const LinearParams &p, unsigned c
 
 // Grid: tiles of outputs, of which those of the same weights and other rows follow each other; 1; groups.
 #define LINEAR_STREAM(name, tiles)                              \
-    KERNEL_BOUNDED(name, LinearParams, STREAM_THREADS) {        \
+    KERNEL_EARLY(name, LinearParams, STREAM_THREADS) {          \
         SHARED uint4 memory[STREAM_SHARED / 16];                \
         SHARED const float *rows[STREAM_ROWS];                  \
         linear_stream<tiles>(p, (unsigned char *)memory, rows); \

@@ -93,7 +93,7 @@ DEVICE void project_stream(const SelectParams &p, unsigned char *memory, const f
     if ((int)threadIdx.x < count) rows[threadIdx.x] = of.x + (first + threadIdx.x) * of.k;
     __syncthreads();
     StreamRows w[1] = {stream_rows(project_row(p, of, n), of.n - n)};
-    stream_products<1>(
+    stream_products<1, false>(
         of.weights ? (unsigned)HOTSEAM_WEIGHT_FORMAT_BF16 : p.args.wq_b.format, w, rows, count, of.k, memory,
         [&](int r, int o, const float (&values)[1]) {
             if (n + o < of.n) of.y[(first + r) * of.n + n + o] = values[0];

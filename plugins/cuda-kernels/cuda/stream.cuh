@@ -68,10 +68,10 @@ struct StreamRing {
     unsigned stage, scales, inputs;
 };
 
+// Begins to copy the weights of a stage and their scales.
 template <unsigned FORMAT, int MATRICES, int TILES>
-DEVICE void stream_fetch(
-    const StreamRows (&w)[MATRICES], const float *const *rows, int n_rows, unsigned k, const StreamRing &ring, unsigned stage,
-    unsigned slot
+DEVICE void stream_fetch_weights(
+    const StreamRows (&w)[MATRICES], unsigned k, const StreamRing &ring, unsigned stage, unsigned slot
 ) {
     using F = StreamFormat<FORMAT>;
     unsigned char *to = ring.memory + slot * ring.stage;
@@ -102,12 +102,20 @@ DEVICE void stream_fetch(
             }
         }
     }
+}
+
+// Begins to copy the inputs of a stage.
+template <unsigned FORMAT>
+DEVICE void stream_fetch_inputs(
+    const float *const *rows, int n_rows, unsigned k, const StreamRing &ring, unsigned stage, unsigned slot
+) {
+    unsigned char *to = ring.memory + slot * ring.stage + ring.inputs;
     // Four inputs in each copy; of the eight that a lane multiplies, the first four of all lanes come before the others.
-    const unsigned fours = F::UNITS * STREAM_UNIT / 4;
+    const unsigned fours = StreamFormat<FORMAT>::UNITS * STREAM_UNIT / 4;
     for (unsigned i = lane_id(); i < n_rows * fours; i += 32) {
         unsigned r = i / fours, four = i % fours, half = (four ^ r) & 1, col = stage * (4 * fours) + 4 * four;
         unsigned place = r * fours + four / 8 * 8 + half * 4 + four / 2 % 4;
-        copy_16(to + ring.inputs + 16 * place, rows[r] + (col < k ? col : 0), col < k);
+        copy_16(to + 16 * place, rows[r] + (col < k ? col : 0), col < k);
     }
 }
 
@@ -118,7 +126,8 @@ template <bool NIBBLES, class Pack> DEVICE void stream_pairs(const float (&v)[8]
 }
 
 // Eight inputs of this lane in parts, the largest first.
-template <unsigned FORMAT> DEVICE void stream_inputs(float (&v)[8], float scale, unsigned (&parts)[StreamFormat<FORMAT>::PARTS][4]) {
+template <unsigned FORMAT>
+DEVICE void stream_inputs(float (&v)[8], float scale, unsigned (&parts)[StreamFormat<FORMAT>::PARTS][4]) {
     if (FORMAT == HOTSEAM_WEIGHT_FORMAT_BF16) {
 #pragma unroll
         for (int part = 0; part < StreamFormat<FORMAT>::PARTS; part++) {
@@ -154,7 +163,9 @@ DEVICE void stream_nibbles(unsigned word, unsigned (&pairs)[4]) {
 
 // Eight weights of this lane from a line, in pairs as those of `stream_inputs`. `scales` are the row's in the stage.
 template <unsigned FORMAT>
-DEVICE void stream_weights(const unsigned char *line, unsigned row, unsigned unit, const unsigned char *scales, unsigned (&pairs)[4]) {
+DEVICE void stream_weights(
+    const unsigned char *line, unsigned row, unsigned unit, const unsigned char *scales, unsigned (&pairs)[4]
+) {
     unsigned t = lane_id() % 4;
     if (FORMAT == HOTSEAM_WEIGHT_FORMAT_BF16) {
         uint4 words = *(const uint4 *)(line + 16 * stream_place(row, t));
@@ -183,7 +194,8 @@ DEVICE void stream_weights(const unsigned char *line, unsigned row, unsigned uni
 // `acc += ` the products of a stage. `scale` is that of this lane's row of x; `block` that of the weights of FP8 in this stage.
 template <unsigned FORMAT, int MATRICES, int ALL>
 DEVICE void stream_stage(
-    const unsigned char *stage, const StreamRing &ring, int n_rows, float scale, const float (&block)[MATRICES], float (&acc)[ALL][4]
+    const unsigned char *stage, const StreamRing &ring, int n_rows, float scale, const float (&block)[MATRICES],
+    float (&acc)[ALL][4]
 ) {
     using F = StreamFormat<FORMAT>;
     int g = lane_id() / 4, t = lane_id() % 4;
@@ -259,8 +271,8 @@ DEVICE unsigned stream_most(const float *row, unsigned from, unsigned to) {
     return __reduce_max_sync(ALL_LANES, most);
 }
 
-// `acc` = the products of this warp's inputs, as those of tensor cores. Of `rows`, in shared memory, there are `n_rows`, at most 8.
-template <unsigned FORMAT, int TILES, int MATRICES>
+// `acc` = the products of this warp's inputs, as those of tensor cores, with the `n_rows` of `rows`, which lie in shared memory.
+template <unsigned FORMAT, int TILES, bool EARLY, int MATRICES>
 DEVICE void stream_warp(
     const StreamRows (&w)[MATRICES], const float *const *rows, int n_rows, unsigned k, unsigned char *memory,
     float (&acc)[MATRICES * TILES][4]
@@ -274,9 +286,22 @@ DEVICE void stream_warp(
     ring.inputs = ring.scales + outputs * F::SCALES;
     ring.stage = ring.inputs + n_rows * inputs * 4;
     unsigned stages = min(STREAM_RING / ring.stage, STREAM_STAGES + 0u);
-    for (unsigned i = 0; i < stages; i++) {
-        if (first + i < last) stream_fetch<FORMAT, MATRICES, TILES>(w, rows, n_rows, k, ring, first + i, i);
+    auto fetch_weights = [&](unsigned stage, unsigned slot) {
+        if (stage < last) stream_fetch_weights<FORMAT, MATRICES, TILES>(w, k, ring, stage, slot);
+    };
+    auto fetch_inputs = [&](unsigned stage, unsigned slot) {
+        if (stage < last) stream_fetch_inputs<FORMAT>(rows, n_rows, k, ring, stage, slot);
         copy_commit();
+    };
+    if (EARLY) {
+        for (unsigned i = 0; i < stages; i++) fetch_weights(first + i, i);
+        await_before();
+        for (unsigned i = 0; i < stages; i++) fetch_inputs(first + i, i);
+    } else {
+        for (unsigned i = 0; i < stages; i++) {
+            fetch_weights(first + i, i);
+            fetch_inputs(first + i, i);
+        }
     }
 #pragma unroll
     for (int m = 0; m < MATRICES * TILES; m++) {
@@ -318,8 +343,8 @@ DEVICE void stream_warp(
         }
         stream_stage<FORMAT>(ring.memory + slot * ring.stage, ring, n_rows, scale, block, acc);
         __syncwarp();
-        if (stage + stages < last) stream_fetch<FORMAT, MATRICES, TILES>(w, rows, n_rows, k, ring, stage + stages, slot);
-        copy_commit();
+        fetch_weights(stage + stages, slot);
+        fetch_inputs(stage + stages, slot);
         slot = slot + 1 == stages ? 0 : slot + 1;
     }
     copy_wait(0);
@@ -335,9 +360,11 @@ DEVICE void stream_warp(
 }
 
 // The outputs of `TILES` tiles of each matrix for at most eight rows: calls `store(row, output, values)` with those of all tiles
-// once for each row and output of a tile, those of the first matrix first. `rows`, in shared memory, are aligned to 16 bytes, as all of the weights; `k` is a multiple of 32, and
-// of 128 with codes of four bits. All threads of the block call it; `memory` of `STREAM_SHARED` bytes is aligned to 16.
-template <int TILES, int MATRICES, class Store>
+// once for each row and output of a tile, those of the first matrix first. `rows`, in shared memory, are aligned to 16 bytes, as
+// all of the weights; `k` is a multiple of 32, and of 128 with codes of four bits. All threads of the block call it; `memory` of
+// `STREAM_SHARED` bytes is aligned to 16. An `EARLY` kernel has not called `await_before()`, which is done here once weights are
+// on their way.
+template <int TILES, bool EARLY, int MATRICES, class Store>
 DEVICE void stream_products(
     unsigned format, const StreamRows (&w)[MATRICES], const float *const *rows, int n_rows, unsigned k, unsigned char *memory,
     const Store &store
@@ -346,15 +373,15 @@ DEVICE void stream_products(
     float acc[all][4];
     switch (format) {
     case HOTSEAM_WEIGHT_FORMAT_BF16:
-        stream_warp<HOTSEAM_WEIGHT_FORMAT_BF16, TILES>(w, rows, n_rows, k, memory, acc);
+        stream_warp<HOTSEAM_WEIGHT_FORMAT_BF16, TILES, EARLY>(w, rows, n_rows, k, memory, acc);
         break;
     case HOTSEAM_WEIGHT_FORMAT_FP8_BLOCK:
-        stream_warp<HOTSEAM_WEIGHT_FORMAT_FP8_BLOCK, TILES>(w, rows, n_rows, k, memory, acc);
+        stream_warp<HOTSEAM_WEIGHT_FORMAT_FP8_BLOCK, TILES, EARLY>(w, rows, n_rows, k, memory, acc);
         break;
     case HOTSEAM_WEIGHT_FORMAT_MXFP4:
-        stream_warp<HOTSEAM_WEIGHT_FORMAT_MXFP4, TILES>(w, rows, n_rows, k, memory, acc);
+        stream_warp<HOTSEAM_WEIGHT_FORMAT_MXFP4, TILES, EARLY>(w, rows, n_rows, k, memory, acc);
         break;
-    default: stream_warp<HOTSEAM_WEIGHT_FORMAT_NVFP4, TILES>(w, rows, n_rows, k, memory, acc); break;
+    default: stream_warp<HOTSEAM_WEIGHT_FORMAT_NVFP4, TILES, EARLY>(w, rows, n_rows, k, memory, acc); break;
     }
     // The warps' sums are added in their order.
     float *sums = (float *)memory;
