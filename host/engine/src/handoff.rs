@@ -3,7 +3,7 @@
 use crate::disagg::KvMap;
 use crate::disagg::audit::{self, Audit};
 use crate::guard::Violation;
-use crate::observe::{Handed, Probe};
+use crate::observe::{Handed, Memory, Probe};
 use crate::transfer::{Lost, Open, TransferError, cancel, context};
 use hotseam_abi::{ERR_INTERNAL, RegisterArgs};
 use hotseam_kv::{KvError, KvStore, LayerLayout, SeqKv, Transfer};
@@ -115,7 +115,7 @@ impl Handoff {
             Ok(()) => {
                 if probe.is_on() {
                     let regions = from.regions(to, layouts);
-                    let mut moved = Handed::all(&regions, &transfers);
+                    let mut moved = Handed::all(Memory::Host, &regions, &transfers);
                     if let Some(violation) = probe.guard.and_then(|guard| guard.handed(cell, &mut moved)) {
                         to.close(received);
                         return Err(HandoffError::Guard(Box::new(violation)));

@@ -238,9 +238,9 @@ DEVICE void mma_block(const CoreParams &p, unsigned char *bytes) {
         for (unsigned i = 0; i < 4; i++) {
             unsigned of = g + i % 2 * 8;
             const float *from = q + (long long)of * dim + 16 * k + i / 2 * 8;
-            float2 values = head + of < n_heads ? *(const float2 *)from : make_float2(0.0f, 0.0f);
-            words[0][i] = bf16_pair(values.x, values.y);
-            words[1][i] = bf16_pair(bf16_rest(values.x), bf16_rest(values.y));
+            float low = head + of < n_heads ? from[0] : 0.0f, high = head + of < n_heads ? from[1] : 0.0f;
+            words[0][i] = bf16_pair(low, high);
+            words[1][i] = bf16_pair(bf16_rest(low), bf16_rest(high));
         }
         // Read by the lane that writes it.
         for (unsigned part = 0; part < 2; part++) {

@@ -11,7 +11,7 @@ pub(crate) mod ops;
 mod refs;
 mod workspace;
 
-use crate::observe::{HostCopies, Probe, Stepping};
+use crate::observe::{HostCopies, Memory, Probe, Stepping};
 use crate::{Device, EngineConfig, EngineError};
 use hotseam_abi::{
     ExpertRef, MhcPostArgs, MhcPreArgs, StepCtx, TensorRef, capability, device, layer_class, phase,
@@ -288,6 +288,14 @@ impl Forward {
             out: streams,
         };
         Ok(probe.call(&cells.mhc_post, ctx, &args, lists.live)?)
+    }
+
+    /// Where the values of a step are.
+    pub(crate) fn memory(&self) -> Memory {
+        match self.ws.y.device {
+            device::CPU => Memory::Host,
+            _ => Memory::Device { stream: self.ops.context().0 },
+        }
     }
 
     /// Context of the calls of one layer.

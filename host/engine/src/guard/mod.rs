@@ -107,10 +107,9 @@ impl Guard {
     pub(crate) fn handed(&self, cell: &TransportCell, moved: &mut [Handed<'_>]) -> Option<Violation> {
         for handed in moved {
             for item in 0..handed.len() {
-                let sent = handed.sent(item).to_vec();
-                let received = handed.received(item);
+                let (sent, received) = (handed.sent(item), handed.received(item));
                 let Some(byte) = (0..sent.len()).find(|i| sent[*i] != received[*i]) else { continue };
-                let differing = sent.iter().zip(&*received).filter(|(a, b)| a != b).count();
+                let differing = sent.iter().zip(&received).filter(|(a, b)| a != b).count();
                 let finding = Finding {
                     kind: ViolationKind::Transfer,
                     argument: component::NAMES[handed.component as usize],

@@ -273,7 +273,13 @@ impl Follower {
             wanted: &[],
             number: told.number,
             looked_at: told.looked_at,
-            probe: Probe { observer: None, guard: self.guard.as_ref(), shadow: None, timer: None, copies: None },
+            probe: Probe {
+                observer: None,
+                guard: self.guard.as_ref(),
+                shadow: None,
+                timer: None,
+                copies: None,
+            },
         };
         match self.forward.run(&step) {
             Ok(_) => Ok(None),

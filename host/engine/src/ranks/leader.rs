@@ -274,12 +274,7 @@ impl Steps {
     ///
     /// # Errors
     /// If a rank is gone.
-    pub(crate) fn begin(
-        &mut self,
-        step: StepHead,
-        tokens: &[i32],
-        plan: &Plan,
-    ) -> Result<(), RankError> {
+    pub(crate) fn begin(&mut self, step: StepHead, tokens: &[i32], plan: &Plan) -> Result<(), RankError> {
         wire::encode(&mut self.frame, step, tokens, plan);
         for (rank, link) in (1..).zip(&mut self.links) {
             link.send(kind::STEP, &[&self.frame]).map_err(|error| lost(rank, &error))?;

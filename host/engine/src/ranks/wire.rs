@@ -155,12 +155,7 @@ pub(super) struct Told {
 }
 
 /// Writes a step into `frame`.
-pub(super) fn encode(
-    frame: &mut Vec<u8>,
-    step: StepHead,
-    tokens: &[i32],
-    plan: &Plan,
-) {
+pub(super) fn encode(frame: &mut Vec<u8>, step: StepHead, tokens: &[i32], plan: &Plan) {
     frame.clear();
     let StepHead { number, table, phase, looked_at } = step;
     let flags = u64::from(phase == Phase::Decode) | u64::from(looked_at) << 1;

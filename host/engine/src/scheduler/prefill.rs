@@ -173,7 +173,7 @@ impl Scheduler {
         let regions = self.prefill.regions(&self.prefill, &sequence.layouts);
         let held = self.prefill.held(&sequence.kv, &sequence.layouts);
         Probe { observer: Some(&observer), guard: None, shadow: None, timer: None, copies: None }
-            .handed(&mut Handed::all(&regions, &held));
+            .handed(&mut Handed::all(self.forward.memory(), &regions, &held));
         sequence.ticket.observer = Some(observer.into_inner());
     }
 }

@@ -25,8 +25,7 @@ impl Observer for Handoff {
             self.parts += 1;
             let mut wrong = Vec::new();
             for item in 0..part.len() {
-                let sent = part.sent(item).to_vec();
-                if part.received(item) != sent.as_slice() {
+                if part.received(item) != part.sent(item) {
                     wrong.push(item);
                 }
             }

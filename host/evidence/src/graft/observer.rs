@@ -119,7 +119,7 @@ impl Observer for Donor {
             let n = handed.len();
             let (mut items, mut differ) = (Vec::with_capacity(n), 0);
             for item in 0..n {
-                let received = handed.received(item).to_vec();
+                let received = handed.received(item);
                 differ += usize::from(handed.sent(item) != received);
                 items.push(received);
             }
@@ -203,10 +203,10 @@ impl Observer for Recipient {
             let items = from.kv.get(&(handed.component, handed.layer));
             let name = component::NAMES[handed.component as usize];
             for item in 0..handed.len() {
-                let to = handed.received(item);
-                match items.and_then(|items| items.get(item)).filter(|bytes| bytes.len() == to.len()) {
+                let length = handed.item_bytes();
+                match items.and_then(|items| items.get(item)).filter(|bytes| bytes.len() == length) {
                     Some(bytes) => {
-                        to.copy_from_slice(bytes);
+                        handed.replace(item, bytes);
                         self.replaced += 1;
                     }
                     // Of several components, those of one layout can still be replaced.
