@@ -269,7 +269,7 @@ fn who_looks_at_calls_is_told_to_use_one_rank() {
     struct Nobody;
     impl hotseam_engine::observe::Observer for Nobody {}
     let engine = engine(2, config());
-    let refused = engine.observe(Request::greedy(vec![0, 3], 1), Box::new(Nobody)).err().expect("refused");
+    let refused = engine.observe(Request::greedy(vec![0, 3], 1), Box::new(Nobody)).expect_err("refused");
     assert!(refused.to_string().contains("set engine.tp_size to 1"), "{refused}");
     let answered = engine.submit(Request::greedy(vec![0, 3], 1)).unwrap();
     assert!(matches!(answered.recv(), Some(Event::Token { .. })));

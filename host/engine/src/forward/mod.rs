@@ -206,7 +206,7 @@ impl Forward {
             _ => Values::Device { address: y.ptr::<u8>().addr() as u64, stream: self.ops.context().0 },
         };
         // SAFETY: `y` holds a row of `hidden` values for each row of a step, and its writers are before this in the stream.
-        Ok(unsafe { group.all_reduce(values, rows * self.model.config.hidden_size)? })
+        unsafe { group.all_reduce(values, rows * self.model.config.hidden_size) }.map_err(StepError::from)
     }
 
     /// Takes part in the sums that a step still has after its work here ended early: the other ranks wait for them.

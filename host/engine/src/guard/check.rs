@@ -237,6 +237,9 @@ fn selected(a: &SelectArgs, positions: &[i32], ids: &[i32]) -> Option<Finding> {
     None
 }
 
+/// A token, and its experts in the table.
+type TableRow = (i32, Vec<i32>);
+
 /// Token and experts of each row as the table has them; `None` where there is no table.
 ///
 /// # Errors
@@ -248,7 +251,7 @@ unsafe fn prescribed(
     a: &RouteArgs,
     positions: &[i32],
     memory: Memory,
-) -> Result<Option<Vec<(i32, Vec<i32>)>>, CudaError> {
+) -> Result<Option<Vec<TableRow>>, CudaError> {
     if a.tid2eid.data.is_null() {
         return Ok(None);
     }
