@@ -362,15 +362,14 @@ fn a_bisection_finds_each_fault() {
         (format!("attention={DROPPED_TAIL}"), "attention"),
     ];
     // The emulated device takes half a second for a decode step that is looked at, so it gets one fault and few tokens.
-    let whole = full() || is_real();
+    let whole = is_real();
     let graphs = ["engine.graphs=true", "engine.graphs=false"];
     let narrow = [(format!("moe@decode:layers=0-2={DECODE_ONLY}"), "moe")];
     let faults = if whole { &faults[..] } else { &narrow };
     let runs = faults.iter().flat_map(|fault| graphs.map(|graphs| (fault, graphs)));
     for ((plant, seam), graphs) in runs.take(if whole { 8 } else { 1 }) {
         let oracle = match whole {
-            // Of four entries kept, keys in bf16 choose others now and then: 1.9e-3 nats.
-            true => "bisect.oracle={kind: kl, tokens: 160, threshold: 5.0e-3}",
+            true => "bisect.oracle={kind: kl, tokens: 1024, threshold: 1.0e-3}",
             false => {
                 "bisect.oracle={kind: exact, max_tokens: 6, prompts: [{prompt: 'The house by the river was old, and'}]}"
             }
@@ -381,8 +380,8 @@ fn a_bisection_finds_each_fault() {
             bad,
             "bisect={good: live, bad: bad, budget_runs: 20}",
             oracle,
-            "engine.index_topk=4",
-            "engine.chunk=16",
+            if whole { "engine.max_context=2048" } else { "engine.index_topk=4" },
+            if whole { "engine.chunk=128" } else { "engine.chunk=16" },
             graphs,
         ];
         let (code, out, err) = command(&args, &set);
