@@ -274,3 +274,6 @@ impl Forward {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
