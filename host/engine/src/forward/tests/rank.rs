@@ -9,7 +9,7 @@ use crate::scheduler::layouts;
 use crate::{Device, EngineConfig};
 use hotseam_kv::{KvConfig, KvStore, LayerLayout, Place, Plan, SeqKv};
 use hotseam_loader::Loader;
-use hotseam_model::Model;
+use hotseam_model::{LayerClass, Model};
 use hotseam_slots::{Geometry, Phase, Registry, Rule, Slots, Snapshot};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -29,6 +29,8 @@ pub(super) struct Rank {
     config: EngineConfig,
     plan: Plan,
     number: u64,
+    /// Its rank, and the number of ranks.
+    place: (u32, u32),
 }
 
 /// Directory of the built plugins.
@@ -89,10 +91,11 @@ impl Rank {
     fn new(
         whole: &Model,
         sums: &Arc<Sums>,
-        (rank, world): (u32, u32),
+        place: (u32, u32),
         config: &EngineConfig,
         rules: Vec<Rule>,
     ) -> Self {
+        let (rank, world) = place;
         let model = Arc::new(whole.clone().of_rank(rank, world).unwrap_or_else(|e| panic!("{e}")));
         let loader = Loader::new(vec![plugins()]).expect("a plugin directory; build the plugins first");
         let registry = Registry::new(loader, Geometry::new(&whole.config, config.topology));
@@ -108,7 +111,7 @@ impl Rank {
         let store = KvStore::new(&model.config, kv).expect("memory");
         let guard = config.guard.then(|| Guard::new(GuardLog::default()));
         let (config, plan) = (config.clone(), Plan::default());
-        Self { forward, slots, guard, model, store, config, plan, number: 0 }
+        Self { forward, slots, guard, model, store, config, plan, number: 0, place }
     }
 
     pub(super) fn open(&mut self) -> SeqKv {
@@ -144,7 +147,7 @@ impl Rank {
         self.number += 1;
         let wanted: Vec<usize> = (0..tokens.len()).collect();
         let probe = Probe { observer: None, guard: self.guard.as_ref(), shadow: None, timer: None };
-        let ran = self.forward.run(&Step {
+        let step = Step {
             snapshot: &snapshot,
             phase,
             store: &self.store,
@@ -154,7 +157,10 @@ impl Rank {
             wanted: &wanted,
             number: self.number,
             probe,
-        });
+        };
+        let ctx = self.forward.context(&step, 0, LayerClass::Window);
+        assert_eq!((ctx.rank, ctx.world), self.place, "what calls are told");
+        let ran = self.forward.run(&step);
         let vocab = self.model.config.vocab_size;
         ran.map(|logits| logits.chunks_exact(vocab).map(<[f32]>::to_vec).collect())
     }
