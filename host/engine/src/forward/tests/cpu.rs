@@ -82,7 +82,7 @@ fn experts_of_other_ranks_are_no_violation_and_the_router_keeps_its_choice() {
     for (rank, (_, all, local)) in ranks.iter().enumerate() {
         assert_eq!(all, chosen, "rank {rank}: the router is whole and sees the same sums");
         let own = part(6, rank as u32, 4);
-        let here = |id: &i32| own.contains(&(*id as usize)).then(|| *id - own.start as i32).unwrap_or(-1);
+        let here = |id: &i32| if own.contains(&(*id as usize)) { *id - own.start as i32 } else { -1 };
         assert!(local.iter().copied().eq(chosen.iter().map(here)), "rank {rank}");
         without += local.chunks_exact(2).filter(|row| **row == [-1, -1]).count();
     }

@@ -102,12 +102,12 @@ impl Rank {
         let slots = Slots::new(registry.on(config.device.of_variants()));
         slots.define("live", rules).unwrap_or_else(|e| panic!("{e}"));
         let forward = Forward::new(&model, config, Some(sums.rank(rank))).unwrap_or_else(|e| panic!("{e}"));
-        let place = match config.device {
+        let memory = match config.device {
             Device::Cpu => Place::Host,
             Device::Cuda(ordinal) => Place::Device(ordinal),
         };
         let (pages, max_seqs) = (config.total_pages(), config.max_seqs);
-        let kv = KvConfig { pages, max_seqs, max_rows: config.max_rows(), place };
+        let kv = KvConfig { pages, max_seqs, max_rows: config.max_rows(), place: memory };
         let store = KvStore::new(&model.config, kv).expect("memory");
         let guard = config.guard.then(|| Guard::new(GuardLog::default()));
         let (config, plan) = (config.clone(), Plan::default());

@@ -112,9 +112,10 @@ impl Collective for Member {
 
     unsafe fn all_reduce(&self, values: Values, n: usize) -> Result<(), RankError> {
         match values {
-            // SAFETY: by the caller.
             Values::Host(values) => {
-                self.sums.add(self.rank, unsafe { std::slice::from_raw_parts_mut(values, n) })
+                // SAFETY: by the caller.
+                let values = unsafe { std::slice::from_raw_parts_mut(values, n) };
+                self.sums.add(self.rank, values)
             }
             Values::Device { address, stream } => {
                 let failed = |error: hotseam_cuda::CudaError| RankError::Carrier(error.to_string());
