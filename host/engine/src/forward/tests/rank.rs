@@ -146,7 +146,8 @@ impl Rank {
         }
         self.number += 1;
         let wanted: Vec<usize> = (0..tokens.len()).collect();
-        let probe = Probe { observer: None, guard: self.guard.as_ref(), shadow: None, timer: None };
+        let guard = self.guard.as_ref();
+        let probe = Probe { observer: None, guard, shadow: None, timer: None, copies: None };
         let step = Step {
             snapshot: &snapshot,
             phase,
@@ -156,6 +157,7 @@ impl Rank {
             tokens: &tokens,
             wanted: &wanted,
             number: self.number,
+            looked_at: probe.sees_calls(),
             probe,
         };
         let ctx = self.forward.context(&step, 0, LayerClass::Window);
