@@ -16,7 +16,9 @@ mod workspace;
 use crate::observe::{HostCopies, Memory, Probe, Stepping};
 use crate::{Device, EngineConfig, EngineError};
 use group::Group;
-use hotseam_abi::{ExpertRef, MhcPostArgs, MhcPreArgs, StepCtx, TensorRef, capability, layer_class, phase};
+use hotseam_abi::{
+    ExpertRef, MhcPostArgs, MhcPreArgs, StepCtx, TensorRef, capability, device, layer_class, phase,
+};
 use hotseam_cuda::CudaError;
 use hotseam_kv::{KvStore, LayerLayout, Plan};
 use hotseam_loader::host_services;
