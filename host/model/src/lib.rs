@@ -9,6 +9,7 @@ compile_error!("weights are mapped from little-endian files; big-endian machines
 
 mod config;
 mod matrix;
+mod part;
 mod rope;
 mod shard;
 mod tensor;
@@ -22,6 +23,7 @@ pub mod number {
 
 pub use config::{ConfigError, LayerClass, ModelConfig, Yarn};
 pub use matrix::{FP8_BLOCK, Format, MXFP4_GROUP, Matrix, MatrixError, NVFP4_GROUP};
+pub use part::PartError;
 pub use rope::{RopeKind, RopeTable};
 pub use shard::{ShardError, part};
 pub use tensor::{DType, Tensor, TensorError};

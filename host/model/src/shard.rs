@@ -7,61 +7,52 @@
 //! | shared expert | a part of its width: rows of `w1` and `w3`, columns of `w2` |
 //! | everything else | whole |
 //!
-//! The indexer is whole on every rank: a choice of entries needs the scores of all of its heads. The outputs of the attention block and
-//! of the experts are then sums over all ranks.
+//! The indexer is whole on every rank: a choice of entries needs the scores of all of its heads, so with a part of them the ranks
+//! would have to sum scores before each choice. The outputs of the attention block and of the experts are sums over all ranks.
 
-use crate::matrix::FP8_BLOCK;
-use crate::{Expert, Format, Matrix, Model, Tensor, TensorError};
+use crate::{Expert, LayerWeights, Matrix, Model, ModelConfig, PartError};
 use std::ops::Range;
 
-/// Why a model has no part for each rank.
+/// Why a model has no part for a rank.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ShardError {
     /// A number that the ranks cannot share.
-    #[error("{what} is {number}, which {world} ranks cannot share; expected a number of ranks that divides it, such as {}", fits(*number, *world))]
+    #[error(
+        "{field} is {number}, which {world} ranks cannot share; expected a number of ranks that this model can have: {}",
+        list(worlds)
+    )]
     Divide {
         /// Field of `config.json`.
-        what: &'static str,
+        field: &'static str,
         /// Its value.
         number: usize,
-        /// Ranks.
+        /// Ranks asked for.
+        world: u32,
+        /// Numbers of ranks that share everything.
+        worlds: Vec<u32>,
+    },
+    /// A rank that the group does not have.
+    #[error("rank {rank} of {world}: expected a rank below the number of ranks, which is at least 1")]
+    Rank {
+        /// The rank.
+        rank: u32,
+        /// Ranks asked for.
         world: u32,
     },
-    /// More ranks than experts.
-    #[error("n_routed_experts is {experts}, too few for {world} ranks; expected at most {experts} ranks")]
-    Experts {
-        /// Experts.
-        experts: usize,
-        /// Ranks.
-        world: u32,
+    /// A weight that has no such part in its format.
+    #[error("layer {layer}, {weight}: {error}")]
+    Weight {
+        /// Layer.
+        layer: usize,
+        /// Role of the weight in it.
+        weight: &'static str,
+        /// What is wrong.
+        error: PartError,
     },
-    /// A part of a matrix that cuts a block of scales.
-    #[error(
-        "{axis} {start} to {end} of a {format} matrix of {size} cut a block of {block}; take fewer ranks, or a checkpoint in another \
-         format (`hotseam checkpoint convert`)"
-    )]
-    Block {
-        /// `rows` or `columns`.
-        axis: &'static str,
-        /// First of the part.
-        start: usize,
-        /// End of the part.
-        end: usize,
-        /// All of them.
-        size: usize,
-        /// Its format.
-        format: Format,
-        /// Values that share a scale.
-        block: usize,
-    },
-    /// A part that cannot be made.
-    #[error(transparent)]
-    Tensor(#[from] TensorError),
 }
 
-/// The largest number of ranks below `world` that divides `number`.
-fn fits(number: usize, world: u32) -> usize {
-    (1..world as usize).rev().find(|ranks| number.is_multiple_of(*ranks)).unwrap_or(1)
+fn list(worlds: &[u32]) -> String {
+    worlds.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// The part of `number` things that a rank has; parts differ by one at most.
@@ -70,136 +61,96 @@ pub fn part(number: usize, rank: u32, world: u32) -> Range<usize> {
     rank * number / world..(rank + 1) * number / world
 }
 
+impl ModelConfig {
+    /// Numbers of ranks that can share the heads, groups and experts of the model. The formats of its weights may allow fewer.
+    pub fn worlds(&self) -> Vec<u32> {
+        let fits = |world: &u32| self.shared_by(*world).is_none();
+        (1..=self.o_groups as u32).filter(fits).collect()
+    }
+
+    /// The first number that `world` ranks cannot share, with its field.
+    fn shared_by(&self, world: u32) -> Option<(&'static str, usize)> {
+        let divided = [
+            ("num_attention_heads", self.num_attention_heads),
+            ("o_groups", self.o_groups),
+            ("moe_intermediate_size", self.moe_intermediate_size),
+        ];
+        let experts = ("n_routed_experts", self.n_routed_experts);
+        let uneven = divided.into_iter().find(|(_, number)| !number.is_multiple_of(world as usize));
+        uneven.or((self.n_routed_experts < world as usize).then_some(experts))
+    }
+}
+
+/// What a rank has of each layer.
+struct Parts {
+    /// Rows of `wq_b`.
+    queries: Range<usize>,
+    heads: Range<usize>,
+    /// Rows of `wo_a`, columns of `wo_b`.
+    outputs: Range<usize>,
+    experts: Range<usize>,
+    /// Of the shared expert.
+    width: Range<usize>,
+}
+
 impl Model {
-    /// The part of rank `rank` of `world`, whose configuration has the rank's heads and groups. Parts of files that are mapped stay
-    /// mapped, but for the columns of output matrices, which are copied.
+    /// The part of rank `rank` of `world`. Its configuration has the rank's heads and groups, and the numbers of the whole model
+    /// otherwise. Weights in mapped files stay there, but for the columns of output matrices, which are copied; the experts of other
+    /// ranks are let go. Where weights are to be copied into memory, that comes after this, or it holds the whole model.
     ///
     /// # Errors
-    /// If the ranks cannot share the heads, groups, experts or the width of the shared expert.
+    /// If there is no such rank, or the ranks cannot share the heads, groups, experts or the width of the shared expert.
     pub fn of_rank(mut self, rank: u32, world: u32) -> Result<Self, ShardError> {
-        if world <= 1 {
+        if rank >= world {
+            return Err(ShardError::Rank { rank, world });
+        }
+        if world == 1 {
             return Ok(self);
         }
-        let config = &mut self.config;
-        let share = |what, number: usize| match number.is_multiple_of(world as usize) {
-            true => Ok(part(number, rank, world)),
-            false => Err(ShardError::Divide { what, number, world }),
-        };
-        let heads = share("num_attention_heads", config.num_attention_heads)?;
-        let groups = share("o_groups", config.o_groups)?;
-        let width = share("moe_intermediate_size", config.moe_intermediate_size)?;
-        if config.n_routed_experts < world as usize {
-            return Err(ShardError::Experts { experts: config.n_routed_experts, world });
+        if let Some((field, number)) = self.config.shared_by(world) {
+            return Err(ShardError::Divide { field, number, world, worlds: self.config.worlds() });
         }
-        let experts = part(config.n_routed_experts, rank, world);
-        let (dim, lora) = (config.head_dim, config.o_lora_rank);
+        let config = &mut self.config;
+        let heads = part(config.num_attention_heads, rank, world);
+        let groups = part(config.o_groups, rank, world);
         let times = |range: &Range<usize>, by: usize| range.start * by..range.end * by;
-        (config.num_attention_heads, config.o_groups) = (heads.len(), groups.len());
-        for layer in &mut self.weights.layers {
-            layer.wq_b = layer.wq_b.rows(times(&heads, dim))?;
-            layer.attn_sink = layer.attn_sink.rows(heads.clone())?;
-            layer.wo_a = layer.wo_a.rows(times(&groups, lora))?;
-            layer.wo_b = layer.wo_b.columns(times(&groups, lora))?;
-            layer.experts = layer.experts[experts.clone()].to_vec();
-            let Expert { w1, w2, w3 } = &layer.shared;
-            let (w1, w3) = (w1.rows(width.clone())?, w3.rows(width.clone())?);
-            layer.shared = Expert { w1, w3, w2: w2.columns(width.clone())? };
+        let parts = Parts {
+            queries: times(&heads, config.head_dim),
+            outputs: times(&groups, config.o_lora_rank),
+            experts: part(config.n_routed_experts, rank, world),
+            width: part(config.moe_intermediate_size, rank, world),
+            heads,
+        };
+        (config.num_attention_heads, config.o_groups) = (parts.heads.len(), groups.len());
+        for (layer, weights) in self.weights.layers.iter_mut().enumerate() {
+            let cut = weights.keep(&parts);
+            cut.map_err(|(weight, error)| ShardError::Weight { layer, weight, error })?;
         }
         Ok(self)
     }
 }
 
-impl Matrix {
-    /// Some of its rows. They begin and end at blocks of scales, or lie within one.
-    ///
-    /// # Errors
-    /// [`ShardError::Block`] otherwise.
-    pub fn rows(&self, range: Range<usize>) -> Result<Self, ShardError> {
-        let scales = match (&self.scales, self.format) {
-            (Some(scales), Format::Fp8Block) => {
-                Some(scales.rows(self.blocks("rows", &range, self.n, FP8_BLOCK)?)?)
-            }
-            (scales, _) => scales.as_ref().map(|scales| scales.rows(range.clone())).transpose()?,
+impl LayerWeights {
+    /// Lets go of all but `parts`.
+    fn keep(&mut self, parts: &Parts) -> Result<(), (&'static str, PartError)> {
+        let rows = |weight, matrix: &Matrix, range: &Range<usize>| {
+            matrix.rows(range.clone()).map_err(|error| (weight, error))
         };
-        Ok(Self { n: range.len(), data: self.data.rows(range)?, scales, ..self.clone() })
-    }
-
-    /// Some of its columns, copied. They begin and end at blocks of scales, or for FP8 lie within one.
-    ///
-    /// # Errors
-    /// [`ShardError::Block`] otherwise.
-    pub fn columns(&self, range: Range<usize>) -> Result<Self, ShardError> {
-        let packing = self.k / self.data.shape[1].max(1);
-        let group = self.format.group();
-        let scales = match (&self.scales, self.format) {
-            (None, _) => None,
-            (Some(scales), Format::Fp8Block) => {
-                Some(scales.columns(self.blocks("columns", &range, self.k, FP8_BLOCK)?)?)
-            }
-            (Some(scales), _) => {
-                if !(range.start.is_multiple_of(group) && range.end.is_multiple_of(group)) {
-                    return Err(self.cut("columns", &range, self.k, group));
-                }
-                Some(scales.columns(range.start / group..range.end / group)?)
-            }
+        let columns = |weight, matrix: &Matrix, range: &Range<usize>| {
+            matrix.columns(range.clone()).map_err(|error| (weight, error))
         };
-        let data = self.data.columns(range.start / packing..range.end / packing)?;
-        Ok(Self { k: range.len(), data, scales, ..self.clone() })
-    }
-
-    /// The blocks of scales that a part has.
-    fn blocks(
-        &self,
-        axis: &'static str,
-        range: &Range<usize>,
-        size: usize,
-        block: usize,
-    ) -> Result<Range<usize>, ShardError> {
-        let blocks = range.start / block..range.end.div_ceil(block);
-        let whole =
-            range.start.is_multiple_of(block) && (range.end.is_multiple_of(block) || range.end == size);
-        match whole || blocks.len() <= 1 {
-            true => Ok(blocks),
-            false => Err(self.cut(axis, range, size, block)),
-        }
-    }
-
-    fn cut(&self, axis: &'static str, range: &Range<usize>, size: usize, block: usize) -> ShardError {
-        let (start, end, format) = (range.start, range.end, self.format);
-        ShardError::Block { axis, start, end, size, format, block }
-    }
-}
-
-impl Tensor {
-    /// Entries `range` of the first dimension; shared with this one where that is possible.
-    ///
-    /// # Errors
-    /// If there are not so many.
-    pub fn rows(&self, range: Range<usize>) -> Result<Self, TensorError> {
-        let row = self.row_bytes();
-        self.part([&[range.len()], &self.shape[1..]].concat(), range.start * row..range.end * row)
-    }
-
-    /// Columns `range` of a matrix, copied.
-    ///
-    /// # Errors
-    /// If there are not so many.
-    pub fn columns(&self, range: Range<usize>) -> Result<Self, TensorError> {
-        let (row, size) = (self.row_bytes(), self.dtype.size());
-        let shape = vec![self.shape[0], range.len()];
-        let bytes = match row {
-            0 => Vec::new(),
-            _ if range.end * size > row => return Err(self.too_short(shape, range.end * size, row)),
-            _ => {
-                let rows = self.bytes().chunks_exact(row);
-                rows.flat_map(|row| &row[range.start * size..range.end * size]).copied().collect()
-            }
+        self.wq_b = rows("wq_b", &self.wq_b, &parts.queries)?;
+        self.attn_sink =
+            self.attn_sink.rows(parts.heads.clone()).map_err(|error| ("attn_sink", error.into()))?;
+        self.wo_a = rows("wo_a", &self.wo_a, &parts.outputs)?;
+        self.wo_b = columns("wo_b", &self.wo_b, &parts.outputs)?;
+        self.experts = self.experts.drain(..).take(parts.experts.end).skip(parts.experts.start).collect();
+        self.shared = Expert {
+            w1: rows("w1 of the shared expert", &self.shared.w1, &parts.width)?,
+            w2: columns("w2 of the shared expert", &self.shared.w2, &parts.width)?,
+            w3: rows("w3 of the shared expert", &self.shared.w3, &parts.width)?,
         };
-        Self::copied(self.dtype, shape, &bytes)
-    }
-
-    fn row_bytes(&self) -> usize {
-        self.byte_len() / self.shape[0].max(1)
+        Ok(())
     }
 }
 

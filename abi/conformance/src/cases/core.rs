@@ -95,6 +95,8 @@ pub(super) fn run(runner: &mut Runner<'_>, mut g: Gen) {
             _ => g.rows(&[Span::new(127, 1, 1), Span::new(128, 1, 1), Span::new(1024, 1, 2)], 1),
         };
         all.extend([PLAIN, CSA, HCA, heavy].map(|kind| (2, 512, 32, 64, kind, few.clone())));
+        // A rank's heads: from one to all of the largest model.
+        all.extend([1, 3, 128].map(|heads| (heads, 64, 8, 32, CSA, few.clone())));
     }
     for (heads, dim, half, entries_per_page, kind, rows) in all {
         match Core::new(&mut g, rows, heads, dim, half, entries_per_page, kind) {

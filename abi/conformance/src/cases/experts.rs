@@ -10,9 +10,13 @@ use hotseam_abi::weight_format::{BF16, F32, FP8_BLOCK, MXFP4, NVFP4};
 use hotseam_abi::{ExpertRef, ExpertsArgs, StepCtx, layer_class};
 use hotseam_sdk::ops::Serial;
 use hotseam_sdk::{Result, views};
+use std::ops::Range;
 use std::rc::Rc;
 
+/// Experts that rows choose from.
 const EXPERTS: usize = 8;
+/// Those of one rank of several: fewer than a row chooses.
+const PART: Range<usize> = 2..5;
 
 /// Words of an [`ExpertRef`].
 const REF_WORDS: usize = size_of::<ExpertRef>() / 4;
@@ -44,10 +48,31 @@ struct Kind {
     /// All rows go to the same experts.
     same: bool,
     nan_row: bool,
+    /// Which experts the call has.
+    share: Share,
     note: &'static str,
 }
 
-const PLAIN: Kind = Kind { limit: 10.0, size: 1.0, routed_scale: 1.5, same: false, nan_row: false, note: "" };
+/// Which experts a call has, and which of them rows have chosen.
+#[derive(Clone, Copy, PartialEq)]
+enum Share {
+    /// All; some rows have a place without one.
+    All,
+    /// [`PART`], numbered from 0. The others are -1 wherever they stand in a row, and one row has none at all.
+    Part,
+    /// [`PART`], and every row has chosen others.
+    Others,
+}
+
+const PLAIN: Kind = Kind {
+    limit: 10.0,
+    size: 1.0,
+    routed_scale: 1.5,
+    same: false,
+    nan_row: false,
+    share: Share::All,
+    note: "",
+};
 
 pub(super) fn run(runner: &mut Runner<'_>, mut g: Gen) {
     // Gates and ups of tens: 30 and -40 are usual.
@@ -57,6 +82,13 @@ pub(super) fn run(runner: &mut Runner<'_>, mut g: Gen) {
         runner.run(Experts::new(&mut g, rows.clone(), 96, 40, 2, F32, PLAIN));
         runner.run(Experts::new(&mut g, rows, 256, 128, 2, BF16, clamped));
     }
+    // A rank's experts, which are fewer than a row has chosen among all.
+    let part = Kind { share: Share::Part, note: ", 3 of them here", ..PLAIN };
+    let others = Kind { share: Share::Others, note: ", none of them here", ..PLAIN };
+    for rows in g.row_counts() {
+        runner.run(Experts::new(&mut g, rows.clone(), 96, 40, 6, F32, part));
+        runner.run(Experts::new(&mut g, rows, 192, 160, 6, MXFP4, part));
+    }
     // Both sides have a part of a block of 128.
     let last = g.row_counts().pop().expect("there are counts");
     for format in [FP8_BLOCK, MXFP4, NVFP4] {
@@ -64,6 +96,14 @@ pub(super) fn run(runner: &mut Runner<'_>, mut g: Gen) {
     }
     if !g.full() {
         return;
+    }
+    for rows in g.row_counts() {
+        for format in [BF16, FP8_BLOCK, NVFP4] {
+            runner.run(Experts::new(&mut g, rows.clone(), 192, 160, 4, format, part));
+        }
+        for format in [F32, NVFP4] {
+            runner.run(Experts::new(&mut g, rows.clone(), 192, 160, 2, format, others));
+        }
     }
     let one = g.row_counts().swap_remove(0);
     for format in [FP8_BLOCK, MXFP4, NVFP4] {
@@ -101,18 +141,24 @@ impl Experts {
             if kind.same {
                 chosen = (3..3 + topk as i32).collect();
             }
-            match rows.position(row) {
-                None => chosen.fill(-1),
+            let local = |id: &mut i32| {
+                let here = PART.contains(&(*id as usize)) && kind.share == Share::Part;
+                *id = if here { *id - PART.start as i32 } else { -1 };
+            };
+            match (rows.position(row), kind.share) {
+                (None, _) => chosen.fill(-1),
                 // An expert of another rank.
-                Some(_) if row % 5 == 2 => chosen[0] = -1,
-                Some(_) if row % 5 == 4 => chosen.fill(-1),
-                Some(_) => {}
+                (Some(_), Share::All) if row % 5 == 2 => chosen[0] = -1,
+                (Some(_), Share::All) => {}
+                (Some(_), Share::Part) if row % 5 == 2 => chosen.fill(-1),
+                (Some(_), Share::Part | Share::Others) => chosen.iter_mut().for_each(local),
             }
             ids.extend(chosen);
         }
         let mut weights = g.by_row("weights", &rows, topk, 0.5);
         weights.f32_mut().iter_mut().for_each(|w| *w = w.abs());
-        let matrices = (0..EXPERTS)
+        let experts = if kind.share == Share::All { EXPERTS } else { PART.len() };
+        let matrices = (0..experts)
             .map(|_| {
                 [
                     g.matrix("w1", inter, hidden, format),
@@ -131,7 +177,7 @@ impl Experts {
             weights,
             matrices: Rc::new(matrices),
             refs: Vec::new(),
-            device_refs: Buffer::poisoned("experts_device", Role::Input, EXPERTS * REF_WORDS).on_lines(),
+            device_refs: Buffer::poisoned("experts_device", Role::Input, experts * REF_WORDS).on_lines(),
             out: Buffer::out("out", rows.len(), hidden),
             rows,
         }
@@ -152,7 +198,7 @@ impl Experts {
         ExpertsArgs {
             size: size_of::<ExpertsArgs>() as u32,
             topk: self.topk as u32,
-            n_experts: EXPERTS as u32,
+            n_experts: self.matrices.len() as u32,
             swiglu_limit: self.kind.limit,
             routed_scale: self.kind.routed_scale,
             batch: self.rows.arg(),

@@ -14,7 +14,7 @@ fn pair<'a>(x: &'a Block, w: &'a Compressor, [kv, gate]: &'a [Block; 2]) -> [Pro
 }
 
 impl Forward {
-    /// `x` to `y`.
+    /// `x` to `y`, which with several ranks is to be summed over them.
     pub(super) fn attention(
         &self,
         ctx: &StepCtx,
@@ -40,8 +40,7 @@ impl Forward {
             self.select(ctx, cells, lists, step, layer)?;
         }
         self.core(ctx, cells, lists, step, layer, ratio)?;
-        self.output(lists.rows(), layer)?;
-        self.sum_ranks(lists.rows())
+        self.output(lists.rows(), layer)
     }
 
     /// All products of the block's input: low-rank query, window kv, kv and gate of the compressors.

@@ -7,7 +7,7 @@ use hotseam_abi::{ExpertsArgs, RouteArgs, StepCtx, TensorRef, capability};
 use hotseam_slots::LayerCells;
 
 impl Forward {
-    /// `x` to `y`.
+    /// `x` to `y`, which with several ranks is to be summed over them.
     pub(super) fn ffn(
         &self,
         ctx: &StepCtx,
@@ -44,9 +44,9 @@ impl Forward {
             None => &self.ws.expert_ids,
             Some(group) => {
                 // What the router said stays as it is for whoever looks at it.
-                let own = hotseam_model::part(c.n_routed_experts, group.rank(), group.world());
-                self.ops.local_experts(n * topk, &self.ws.expert_ids, own, &self.ws.local_ids)?;
-                &self.ws.local_ids
+                let (all, own) = (&self.ws.expert_ids, &self.ws.local_ids);
+                self.ops.local_experts(n * topk, all, self.own_experts(group), own)?;
+                own
             }
         };
         let experts = ExpertsArgs {
@@ -68,8 +68,7 @@ impl Forward {
             out: self.ws.y.f32([n, hidden]),
         };
         step.probe.call(&cells.experts, ctx, &experts, lists.live)?;
-        self.shared_expert(n, layer)?;
-        self.sum_ranks(n)
+        self.shared_expert(n, layer)
     }
 
     /// Adds the shared expert to `y`.

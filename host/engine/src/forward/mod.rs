@@ -1,11 +1,13 @@
 //! One forward pass over the rows of a step.
 //!
 //! Order in a layer: mhc.pre, norm, attention block, mhc.post, mhc.pre, norm, experts, mhc.post
-//! (transformers `DeepseekV4DecoderLayer`).
+//! (transformers `DeepseekV4DecoderLayer`). With several ranks the output of each block is summed over them before mhc.post.
 
 mod attention;
 mod ffn;
+mod group;
 mod head;
+mod layer;
 mod lists;
 pub(crate) mod ops;
 mod refs;
@@ -13,6 +15,7 @@ mod workspace;
 
 use crate::observe::{HostCopies, Memory, Probe, Stepping};
 use crate::{Device, EngineConfig, EngineError};
+use group::Group;
 use hotseam_abi::{
     ExpertRef, MhcPostArgs, MhcPreArgs, StepCtx, TensorRef, capability, device, layer_class, phase,
 };
@@ -20,11 +23,11 @@ use hotseam_cuda::CudaError;
 use hotseam_kv::{KvStore, LayerLayout, Plan};
 use hotseam_loader::host_services;
 use hotseam_model::{Hc, LayerClass, Model, Tensor};
-use hotseam_ranks::{Collective, RankError, Values};
+use hotseam_ranks::Collective;
 use hotseam_slots::{LayerCells, Phase, Snapshot};
+use layer::LayerWork;
 use lists::{HeadRows, Lists};
-use ops::{Cpu, Done, Ops, Repeat, StepError};
-use std::cell::Cell;
+use ops::{Cpu, Done, Ops, Repeat, StepError, do_from};
 use std::sync::Arc;
 use workspace::Workspace;
 
@@ -61,9 +64,7 @@ pub(crate) struct Forward {
     ws: Workspace,
     index_topk: usize,
     /// The ranks that the model is spread over; `None` for one.
-    group: Option<Box<dyn Collective>>,
-    /// Sums that the running step has made.
-    sums: Cell<usize>,
+    group: Option<Group>,
     head: HeadRows,
     /// Where logits and streams are put that are not in host memory.
     copy: Vec<f32>,
@@ -85,8 +86,8 @@ struct Block<'a> {
 }
 
 impl Forward {
-    /// Buffers for an engine of these sizes; `model` is the part of this process's rank of `group`. On a device its context becomes current on this thread, and the weights are
-    /// copied there.
+    /// Buffers for an engine of these sizes; with a `group`, `model` is the part of its rank ([`Model::of_rank`]). On a device its
+    /// context becomes current on this thread, and the weights are copied there.
     ///
     /// # Errors
     /// If the device cannot be had, or there is not the memory.
@@ -121,9 +122,10 @@ impl Forward {
         });
         let experts = experts.collect::<Result<_, CudaError>>()?;
         let (head, copy) = (HeadRows::with_capacity(max_rows), Vec::new());
+        let group = group.and_then(Group::new);
         let on_device = sizes.device != Device::Cpu;
         let host_copies = on_device.then(|| Arc::new(HostCopies::of(&model)));
-        Ok(Self { experts, ws, index_topk, group, sums: Cell::new(0), head, copy, host_copies, ops, model })
+        Ok(Self { experts, ws, index_topk, group, head, copy, host_copies, ops, model })
     }
 
     /// Where the host has the weights, if they are used elsewhere.
@@ -131,10 +133,13 @@ impl Forward {
         self.host_copies.clone()
     }
 
-    /// Runs the step; returns `[wanted, vocab]` logits.
+    /// Runs the step; returns `[wanted, vocab]` logits on the first rank, none on others. Every rank of a group runs it with the
+    /// same rows at the same time.
     ///
     /// # Errors
-    /// The first call that failed. KV written by the step is then to be given up.
+    /// The first call that failed. KV written by the step is then to be given up, on all ranks of a group: the others are not told,
+    /// and what they have computed is of no use. The next step can be run, unless the error is [`StepError::Rank`], which ends the
+    /// group.
     pub(crate) fn run(&mut self, step: &Step<'_>) -> Result<&[f32], StepError> {
         self.head.set(step.plan, step.wanted);
         let lists = self.ops.begin(step.phase, step.plan, step.tokens, &self.head, !step.looked_at);
@@ -145,27 +150,15 @@ impl Forward {
             positions: &step.plan.positions,
             chunk: step.plan.seqs.first().map_or(0, |seq| seq.chunk),
         });
-        self.sums.set(0);
-        if let Err(error) = self.layers(step, &lists) {
-            if !matches!(error, StepError::Rank(_)) {
-                self.sit_out(lists.rows())?;
-            }
-            return Err(error);
+        if let Some(group) = &self.group {
+            group.begin();
         }
-        match &self.group {
-            // The others have nothing to choose from the logits.
-            Some(group) if group.rank() > 0 => Ok(&[]),
+        self.layers(step, &lists).map_err(|error| self.give_up(error, lists.rows()))?;
+        match self.group.as_ref().map(Group::place) {
+            // The first rank has the head. On the others the step is over when their device has done it, so that what failed there
+            // is a failure of this step.
+            Some((1.., _)) => self.ops.read(&self.ws.y, 0, &mut self.copy),
             _ => self.head(step, &lists),
-        }
-    }
-
-    /// A step that cannot even begin on one rank ends the group: the others are in the midst of it.
-    fn not_begun(&self, error: StepError) -> StepError {
-        match &self.group {
-            None => error,
-            Some(group) => {
-                RankError::Gone { rank: group.rank(), what: format!("cannot begin a step: {error}") }.into()
-            }
         }
     }
 
@@ -179,56 +172,15 @@ impl Forward {
     /// One layer, done or, on a device, launched as it was recorded.
     fn run_layer(&self, step: &Step<'_>, lists: &Lists, layer: usize) -> Done {
         let cells = step.snapshot.layer(step.phase, layer);
-        let mut work = || {
-            // Work that was recorded in vain is done again.
-            self.sums.set(2 * layer);
-            self.layer(step, cells, lists, layer)
-        };
-        let sums_record = self.group.as_ref().is_none_or(|group| group.records());
-        if step.phase == Phase::Prefill || step.looked_at || !sums_record {
-            return work();
+        let work = LayerWork { forward: self, step, cells, lists, layer };
+        if step.phase == Phase::Prefill || step.looked_at {
+            return do_from(&work, 0);
         }
         let key = Repeat { layer: layer as u32, rows: lists.batch.n_rows, served_by: cells.served_by() };
-        if self.ops.repeat(key, &mut work)? {
+        if self.ops.repeat(key, &work)? {
             cells.count_repeated(lists.live);
-            self.sums.set(2 * (layer + 1));
         }
         Ok(())
-    }
-
-    /// Replaces the blocks' outputs of all ranks by their sum.
-    fn sum_ranks(&self, rows: usize) -> Done {
-        let Some(group) = &self.group else { return Ok(()) };
-        self.sums.set(self.sums.get() + 1);
-        let y = &self.ws.y;
-        let values = match y.device {
-            device::CPU => Values::Host(y.ptr()),
-            _ => Values::Device { address: y.ptr::<u8>().addr() as u64, stream: self.ops.context().0 },
-        };
-        // SAFETY: `y` holds a row of `hidden` values for each row of a step, and its writers are before this in the stream.
-        unsafe { group.all_reduce(values, rows * self.model.config.hidden_size) }.map_err(StepError::from)
-    }
-
-    /// Takes part in the sums that a step still has after its work here ended early: the other ranks wait for them.
-    fn sit_out(&self, rows: usize) -> Done {
-        let all = 2 * self.model.config.num_hidden_layers;
-        (self.sums.get()..all).try_for_each(|_| self.sum_ranks(rows))
-    }
-
-    /// One layer: streams to streams.
-    fn layer(&self, step: &Step<'_>, cells: &LayerCells, lists: &Lists, layer: usize) -> Done {
-        let weights = &self.model.weights.layers[layer];
-        let ctx = self.context(step, layer as u32, self.model.config.class(layer));
-
-        let attention = Block { hc: &weights.hc_attn, norm: &weights.attn_norm };
-        self.collapse(&ctx, cells, lists, step.probe, attention)?;
-        self.attention(&ctx, cells, lists, step, layer)?;
-        self.expand(&ctx, cells, lists, step.probe)?;
-
-        let ffn = Block { hc: &weights.hc_ffn, norm: &weights.ffn_norm };
-        self.collapse(&ctx, cells, lists, step.probe, ffn)?;
-        self.ffn(&ctx, cells, lists, step, layer)?;
-        self.expand(&ctx, cells, lists, step.probe)
     }
 
     /// The streams of the first `rows` rows as the last step left them, `[rows, hc, hidden]`.
@@ -301,6 +253,7 @@ impl Forward {
     /// Context of the calls of one layer.
     fn context(&self, step: &Step<'_>, layer: u32, class: LayerClass) -> StepCtx {
         let (stream, workspace, workspace_bytes) = self.ops.context();
+        let (rank, world) = self.group.as_ref().map_or((0, 1), Group::place);
         StepCtx {
             size: size_of::<StepCtx>() as u32,
             phase: match step.phase {
@@ -313,8 +266,8 @@ impl Forward {
                 LayerClass::Csa => layer_class::CSA,
                 LayerClass::Hca => layer_class::HCA,
             },
-            rank: self.group.as_ref().map_or(0, |group| group.rank()),
-            world: self.group.as_ref().map_or(1, |group| group.world()),
+            rank,
+            world,
             step: step.number,
             stream,
             workspace,
@@ -323,3 +276,6 @@ impl Forward {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

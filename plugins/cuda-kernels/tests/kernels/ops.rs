@@ -308,3 +308,21 @@ fn activation_addition_rows_and_the_largest() {
         assert_eq!(out.result_i32(), want, "width {width}");
     }
 }
+
+#[test]
+fn experts_are_numbered_as_a_rank_has_them() {
+    let kit = Kit::new(8);
+    let ops = Ops::load().unwrap();
+    // More than a block of threads has, with everything that a buffer may hold.
+    let ids: Vec<i32> = (0..1000).map(|i| [i % 13 - 1, i32::MIN, i32::MAX, 4, 8][i as usize % 5]).collect();
+    let n = [ids.len()];
+    for (first, count) in [(0, 4), (4, 4), (8, 1), (11, 1), (0, 12)] {
+        let out = Both::out_i32(&n);
+        let all = Both::new(&ids, &n, dtype::I32);
+        ops.local_experts(kit.stream.raw(), &all.device(), (first, count), &out.device()).unwrap();
+        kit.wait();
+        let local = |id: &i32| if (first..first + count).contains(id) { id - first } else { -1 };
+        let want: Vec<i32> = ids.iter().map(local).collect();
+        assert_eq!(out.result_i32(), want, "{count} experts from {first}");
+    }
+}

@@ -125,6 +125,26 @@ pub(crate) struct Repeat {
     pub(crate) served_by: u64,
 }
 
+/// The work of a layer.
+pub(crate) trait Work {
+    /// Number of parts that it is done in, one after the other.
+    fn parts(&self) -> usize;
+
+    /// Does a part. What it enqueues on a device may be recorded and launched again.
+    fn part(&self, part: usize) -> Done;
+
+    /// Does what follows a part and is never recorded.
+    fn after(&self, part: usize) -> Done;
+}
+
+/// Does the parts of `work` from `first` on.
+pub(crate) fn do_from(work: &dyn Work, first: usize) -> Done {
+    (first..work.parts()).try_for_each(|part| {
+        work.part(part)?;
+        work.after(part)
+    })
+}
+
 /// The host's own operations. Blocks are at least as large as the rows need; outputs never alias inputs unless said.
 pub(crate) trait Ops: Send {
     /// Zeroed memory; `what` names it in an error.
@@ -149,11 +169,11 @@ pub(crate) trait Ops: Send {
         (0, std::ptr::null_mut(), 0)
     }
 
-    /// Does the work of a layer in a decode step, or, on a device, launches what it enqueued when it was done with an equal key.
-    /// Returns whether it was launched without being done.
-    fn repeat(&self, key: Repeat, work: &mut dyn FnMut() -> Done) -> Result<bool, StepError> {
+    /// Does the work of a layer in a decode step, or, on a device, launches what its parts enqueued when they were done with an
+    /// equal key. Returns whether it was launched without being done.
+    fn repeat(&self, key: Repeat, work: &dyn Work) -> Result<bool, StepError> {
         let _ = key;
-        work().map(|()| false)
+        do_from(work, 0).map(|()| false)
     }
 
     /// `[rows, hc, hidden]`: each row's token from `table`, in every stream.

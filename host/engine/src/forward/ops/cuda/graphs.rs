@@ -1,7 +1,11 @@
 //! Graphs of decode steps: what a layer enqueues is recorded once for each number of rows and each set of variants that serve it,
 //! and launched as one from then on. A swap changes the set for the layers that it touches, and only these are recorded again.
+//!
+//! A layer of one rank is one graph. Where its outputs are summed over ranks it is a graph for each part between sums. The sums
+//! themselves stand outside: NCCL asks that a sum is in a graph on every rank or on none, and which rank has recorded a layer is its
+//! own affair, after a swap on one rank or a step in which a call failed there.
 
-use super::super::{Done, Repeat, StepError};
+use super::super::{Repeat, StepError, Work, do_from};
 use hotseam_cuda::{Graph, Stream, capture};
 use std::collections::HashMap;
 
@@ -12,8 +16,8 @@ const KEPT: u64 = 4096;
 enum State {
     /// Was done once without a graph, which loads and sizes whatever is made on first use.
     Warm,
-    /// Recorded.
-    Graph(Graph),
+    /// Recorded, a graph for each part.
+    Graphs(Vec<Graph>),
     /// Cannot be recorded.
     Eager,
 }
@@ -42,42 +46,45 @@ impl Graphs {
     }
 
     /// Does `work`, or launches what it enqueued before. Returns whether it was launched without being done.
-    pub(super) fn run(
-        &mut self,
-        key: Repeat,
-        stream: &Stream,
-        work: &mut dyn FnMut() -> Done,
-    ) -> Result<bool, StepError> {
+    pub(super) fn run(&mut self, key: Repeat, stream: &Stream, work: &dyn Work) -> Result<bool, StepError> {
         let step = self.step;
         let Some(entry) = self.entries.get_mut(&key) else {
-            work()?;
+            do_from(work, 0)?;
             self.entries.insert(key, Entry { state: State::Warm, last: step });
             return Ok(false);
         };
         entry.last = step;
         match &entry.state {
-            State::Graph(graph) => {
-                graph.launch(stream)?;
+            State::Graphs(graphs) => {
+                for (part, graph) in graphs.iter().enumerate() {
+                    graph.launch(stream)?;
+                    work.after(part)?;
+                }
                 return Ok(true);
             }
-            State::Eager => work()?,
-            State::Warm => match capture(stream, &mut *work) {
-                Ok(graph) => {
-                    graph.launch(stream)?;
-                    tracing::debug!(
-                        layer = key.layer,
-                        rows = key.rows,
-                        nodes = graph.nodes(),
-                        "recorded a graph"
-                    );
-                    entry.state = State::Graph(graph);
+            State::Eager => do_from(work, 0)?,
+            State::Warm => {
+                let mut graphs = Vec::with_capacity(work.parts());
+                for part in 0..work.parts() {
+                    match capture(stream, || work.part(part)) {
+                        Ok(graph) => {
+                            graph.launch(stream)?;
+                            graphs.push(graph);
+                            work.after(part)?;
+                        }
+                        Err(error) => {
+                            tracing::warn!(%error, layer = key.layer, "this layer runs without a graph: a call cannot be recorded");
+                            entry.state = State::Eager;
+                            do_from(work, part)?;
+                            return Ok(false);
+                        }
+                    }
                 }
-                Err(error) => {
-                    tracing::warn!(%error, layer = key.layer, "this layer runs without a graph: a call cannot be recorded");
-                    entry.state = State::Eager;
-                    work()?;
-                }
-            },
+                let nodes: usize = graphs.iter().map(Graph::nodes).sum();
+                let (layer, rows, graphs_of) = (key.layer, key.rows, graphs.len());
+                tracing::debug!(layer, rows, nodes, graphs = graphs_of, "recorded a layer");
+                entry.state = State::Graphs(graphs);
+            }
         }
         Ok(false)
     }

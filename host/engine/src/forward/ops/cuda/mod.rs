@@ -2,7 +2,7 @@
 
 mod graphs;
 
-use super::{Block, Done, Ops, Product, Repeat, StepError};
+use super::{Block, Done, Ops, Product, Repeat, StepError, Work, do_from};
 use crate::forward::lists::device::DeviceLists;
 use crate::forward::lists::{HeadRows, Lists};
 use crate::forward::refs;
@@ -133,10 +133,10 @@ impl Ops for Cuda {
         (self.raw(), self.workspace.address() as *mut c_void, self.workspace.bytes() as u64)
     }
 
-    fn repeat(&self, key: Repeat, work: &mut dyn FnMut() -> Done) -> Result<bool, StepError> {
+    fn repeat(&self, key: Repeat, work: &dyn Work) -> Result<bool, StepError> {
         match &self.graphs {
             Some(graphs) => graphs.borrow_mut().run(key, &self.stream, work),
-            None => work().map(|()| false),
+            None => do_from(work, 0).map(|()| false),
         }
     }
 
