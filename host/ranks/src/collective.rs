@@ -30,7 +30,7 @@ pub enum RankError {
     Carrier(String),
 }
 
-/// Adds f32 values over all ranks. Every rank makes the same calls in the same order.
+/// Adds f32 values over all ranks. Every rank makes the same calls in the same order; none of them is recorded in a graph.
 pub trait Collective: Send {
     /// Number of this rank.
     fn rank(&self) -> u32;
@@ -46,7 +46,4 @@ pub trait Collective: Send {
     /// # Errors
     /// If a rank is gone or the carrier failed; no further call can succeed then.
     unsafe fn all_reduce(&self, values: Values, n: usize) -> Result<(), RankError>;
-
-    /// Whether the work of a call on device memory can be recorded in a graph.
-    fn records(&self) -> bool;
 }

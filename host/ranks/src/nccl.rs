@@ -10,7 +10,7 @@ pub const NCCL_ID: usize = 128;
 /// Oldest version of NCCL, as it counts them: that of the declarations.
 const OLDEST: i32 = 22_200;
 
-/// A communicator. Its sums are ordered by the streams that they are put into, and can be recorded in a graph.
+/// A communicator. Its sums are ordered by the streams that they are put into.
 #[derive(Debug)]
 pub struct Nccl {
     comm: sys::ncclComm_t,
@@ -75,10 +75,6 @@ impl Collective for Nccl {
         let begun =
             unsafe { sys::ncclAllReduce(place, place, n, kind, op, self.comm, stream as sys::cudaStream_t) };
         check("ncclAllReduce", begun)
-    }
-
-    fn records(&self) -> bool {
-        true
     }
 }
 

@@ -278,10 +278,6 @@ impl Collective for Shared {
             }
         }
     }
-
-    fn records(&self) -> bool {
-        false
-    }
 }
 
 /// Waits until `word` may no longer be `seen`.
