@@ -127,8 +127,4 @@ impl Collective for Member {
             }
         }
     }
-
-    fn records(&self) -> bool {
-        false
-    }
 }
