@@ -140,13 +140,15 @@ impl<'a> Compress<'a> {
             let state_dst = raw(a.state_dst, rows.len(), "state_dst")?;
             check_positions(entry_positions, rope)?;
             let lowest = -(state_rows as i64) - 1;
-            if let Some(bad) = sources.iter().find(|s| **s >= rows.len() as i32 || i64::from(**s) < lowest) {
+            if let Some(bad) =
+                sources.iter().find(|s| i64::from(**s) >= rows.len() as i64 || i64::from(**s) < lowest)
+            {
                 return Err(Error::argument(format!(
                     "source {bad}: {} rows, {state_rows} state rows",
                     rows.len()
                 )));
             }
-            if let Some(bad) = state_dst.iter().find(|s| **s >= state_rows as i32) {
+            if let Some(bad) = state_dst.iter().find(|s| i64::from(**s) >= state_rows as i64) {
                 return Err(Error::argument(format!("state_dst {bad} of {state_rows}")));
             }
             if let Some(bad) = out_slots.iter().find(|s| **s < 0) {

@@ -66,7 +66,7 @@ impl Select<'_> {
             let scores =
                 if a.scores.is_null() { &mut [] } else { raw_mut(a.scores, n * scores_width, "scores")? };
             let rope = Rope::from_raw(&a.rope, d)?;
-            if let Some(p) = rows.positions.iter().find(|p| **p >= rope.positions() as i32) {
+            if let Some(p) = rows.positions.iter().find(|p| i64::from(**p) >= rope.positions() as i64) {
                 return Err(Error::argument(format!("position {p} is outside the rope tables")));
             }
             Ok(Self {

@@ -173,7 +173,7 @@ impl<'a> Pool<'a> {
                 raw(p.table, n_seqs * table_width, what)?,
             )
         };
-        if let Some(bad) = table.iter().find(|page| **page >= pages as i32) {
+        if let Some(bad) = table.iter().find(|page| i64::from(**page) >= pages as i64) {
             return Err(Error::argument(format!("{what}: page {bad} of {pages}")));
         }
         Ok(Pool { form, bytes, table, table_width })
@@ -240,7 +240,7 @@ impl<'a> PoolMut<'a> {
     ) -> Result<PoolMut<'a>> {
         let (form, pages) = Form::of(p, dim, what)?;
         let slots = pages * form.entries_per_page;
-        if let Some(bad) = out_slots.iter().find(|slot| **slot >= slots as i32) {
+        if let Some(bad) = out_slots.iter().find(|slot| i64::from(**slot) >= slots as i64) {
             return Err(Error::argument(format!("{what}: slot {bad} of {slots}")));
         }
         // SAFETY: the caller's contract.
