@@ -7,6 +7,7 @@ use hotseam_tests::http::{hotseam, run};
 use hotseam_tests::{full, plugins, root};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::OnceLock;
 
 /// Every variant for a device, with each of its layouts.
@@ -98,6 +99,22 @@ fn the_probe_listing_and_timing_know_the_device() {
     assert_eq!(code, 0, "{err}");
     let timings = json(&out)["timings"].as_array().expect("timings").clone();
     assert!(!timings.is_empty() && timings.iter().all(|t| t["median_ns"].as_u64() > Some(0)), "{out}");
+}
+
+/// `scripts/cuda-sanitizer` asks for the same variants, and says what to do without the tool.
+#[test]
+fn the_sanitizer_is_run_on_every_variant() {
+    let script = |args: &[&str]| {
+        let mut command = Command::new(root().join("scripts/cuda-sanitizer"));
+        run(command.args(args).env("HOTSEAM_SANITIZER", "/nowhere/compute-sanitizer"))
+    };
+    let (code, out, err) = script(&["--list"]);
+    assert_eq!((code, out.lines().collect::<Vec<_>>()), (0, VARIANTS.to_vec()), "{err}");
+    let (code, out, err) = script(&["--tool", "memcheck"]);
+    assert_eq!((code, out.as_str()), (2, ""), "{err}");
+    assert!(err.contains("/nowhere/compute-sanitizer") && err.contains("nvidia-cuda-sanitizer-api"), "{err}");
+    let (code, _, err) = script(&["--tool", "leakcheck"]);
+    assert!(code == 2 && err.contains("leakcheck"), "{err}");
 }
 
 /// The steps of a server run where its configuration says; a variant of another device is refused before it is made.

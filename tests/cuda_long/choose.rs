@@ -114,7 +114,9 @@ fn batch(
         }
     }
     for (variant, options) in variants {
-        let what = format!("indexer.select, {variant} {what}");
+        let late =
+            if options.contains(&("early_exit", json!(false))) { " to the end of the table" } else { "" };
+        let what = format!("indexer.select, {variant} {what}{late}");
         let instance = kit.instance(variant, &options, INDEX_DIM);
         let op = instance.plugin().entry().indexer.and_then(|a| a.select).expect("the op");
         let ids = ByRow::out(kit, rows, topk);
