@@ -169,6 +169,8 @@ DEVICE void sinkhorn(float *square, int hc, int iters, float eps) {
 // The same of four streams, by one warp with a value a lane and in each half of it.
 DEVICE void sinkhorn_of_four(float *square, int iters, float eps) {
     float v = square[lane_id() % 16];
+    // Some lanes write what others read.
+    __syncwarp();
     auto sum = [&](int step) {
         float two = v + __shfl_xor_sync(ALL_LANES, v, step);
         return two + __shfl_xor_sync(ALL_LANES, two, 2 * step);
