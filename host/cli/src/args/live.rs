@@ -25,7 +25,7 @@ pub(crate) struct ServeArgs {
 /// `hotseam rank`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example, which starts three of them:\n  hotseam serve -c configs/quickstart.yaml --set engine.tp_size=4"
+    after_help = "Example:\n  hotseam serve -c configs/quickstart.yaml --set engine.tp_size=4\n\nstarts three of them."
 )]
 pub(crate) struct RankArgs {
     /// Number of the inherited socket for tables.
