@@ -157,6 +157,7 @@ impl fmt::Display for Trace {
             }
             match row.ranks.as_slice() {
                 [] => writeln!(out)?,
+                [rank] => writeln!(out, " on rank {rank}")?,
                 ranks => writeln!(out, " on ranks {}", NumberSet::of(ranks.iter().copied()))?,
             }
         }
