@@ -40,9 +40,10 @@ const STACK: [&str; 6] = [
     "hotseam_ops_linear_few",
 ];
 
-const IMAGES: [(&str, &[Image]); 9] = [
+const IMAGES: [(&str, &[Image]); 10] = [
     ("attention", images::ATTENTION),
     ("attention_sm120", images::ATTENTION_SM120),
+    ("faulty", images::FAULTY),
     ("indexer", images::INDEXER),
     ("indexer_sm120", images::INDEXER_SM120),
     ("mhc", images::MHC),
