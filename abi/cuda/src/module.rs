@@ -101,8 +101,8 @@ impl Kernel {
         })
     }
 
-    /// Enqueues the kernel with one argument, which is copied. A grid without blocks enqueues nothing. Its blocks may be set up
-    /// while the kernel before it on the stream still runs, so it waits for that one by itself: `griddepcontrol.wait`.
+    /// Enqueues the kernel with one argument, which is copied. It begins when what is on the stream before it has ended. A grid
+    /// without blocks enqueues nothing.
     ///
     /// # Safety
     /// `params` is what the kernel takes, byte for byte, and the memory that it names is valid until the kernel has run.
@@ -117,13 +117,48 @@ impl Kernel {
         dynamic_shared: u32,
         params: &P,
     ) -> Result<()> {
+        // SAFETY: the caller's contract.
+        unsafe { self.enqueue(stream, grid, threads, dynamic_shared, params, false) }
+    }
+
+    /// As [`Kernel::launch`], but its blocks may be set up while the kernel before it on the stream still runs.
+    ///
+    /// # Safety
+    /// As [`Kernel::launch`], and every thread of the kernel waits for what is before it by itself, with `griddepcontrol.wait`,
+    /// before it touches memory that something on the stream writes or reads.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub unsafe fn launch_early<P: Copy>(
+        &self,
+        stream: u64,
+        grid: [u32; 3],
+        threads: u32,
+        dynamic_shared: u32,
+        params: &P,
+    ) -> Result<()> {
+        // SAFETY: the caller's contract.
+        unsafe { self.enqueue(stream, grid, threads, dynamic_shared, params, true) }
+    }
+
+    /// # Safety
+    /// As [`Kernel::launch`], or [`Kernel::launch_early`] if `early`.
+    unsafe fn enqueue<P: Copy>(
+        &self,
+        stream: u64,
+        grid: [u32; 3],
+        threads: u32,
+        dynamic_shared: u32,
+        params: &P,
+        early: bool,
+    ) -> Result<()> {
         if grid.contains(&0) {
             return Ok(());
         }
         let mut argument = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
         let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
         let value = CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
-        let mut early = CUlaunchAttribute { id, pad: [0; 4], value };
+        let mut attribute = CUlaunchAttribute { id, pad: [0; 4], value };
         let [x, y, z] = grid;
         let config = CUlaunchConfig {
             gridDimX: x,
@@ -134,8 +169,8 @@ impl Kernel {
             blockDimZ: 1,
             sharedMemBytes: dynamic_shared,
             hStream: stream as CUstream,
-            attrs: &raw mut early,
-            numAttrs: 1,
+            attrs: &raw mut attribute,
+            numAttrs: u32::from(early),
         };
         // SAFETY: the caller's contract; the driver copies the argument and the configuration before it returns.
         check("cuLaunchKernelEx", unsafe {

@@ -10,9 +10,9 @@
 //
 // Static shared memory is `SHARED float rows[4][32];`, dynamic shared memory `DYNAMIC_SHARED(unsigned char, bytes);`.
 // The names are the symbols that the host asks a module for, so they begin with `hotseam_` and the name of the seam.
-// A kernel may be set up while the one before it on the stream still runs, but touches no memory until that one is done:
-// `KERNEL` and `KERNEL_BOUNDED(name, Params, threads)` begin with `await_before()`. One that is declared with `KERNEL_EARLY` calls
-// it itself, in every thread, and before it does so reads nothing but its parameters and weights, which no kernel writes.
+// `Kernel::launch_early` launches it: it may be set up while the one before it on the stream still runs, but touches no memory until
+// that one is done. `KERNEL` and `KERNEL_BOUNDED(name, Params, threads)` begin with `await_before()`; one that is declared with
+// `KERNEL_EARLY` calls it itself, in every thread, and before it does so reads nothing but its parameters and weights, which no kernel writes.
 // Nothing but the language is included: no CUDA header, so that NVRTC alone compiles it.
 #pragma once
 

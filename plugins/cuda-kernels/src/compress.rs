@@ -29,5 +29,5 @@ pub(crate) unsafe fn compress(kernel: &Kernel, ctx: &Ctx, a: &CompressArgs, batc
     let blocks = a.n_entries + batch.n_rows.div_ceil(THREADS / 32);
     let params = Params { args: *a, batch: *batch };
     // SAFETY: the caller's contract; the struct is the kernel's.
-    unsafe { kernel.launch(ctx.stream(), [blocks, 1, 1], THREADS, 0, &params).map_err(failed) }
+    unsafe { kernel.launch_early(ctx.stream(), [blocks, 1, 1], THREADS, 0, &params).map_err(failed) }
 }

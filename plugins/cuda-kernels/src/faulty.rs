@@ -69,7 +69,9 @@ impl Faulty {
         let threads = 32 * topk.clamp(1, 32);
         // SAFETY: the caller's contract; the struct is the kernel's.
         unsafe {
-            self.rotate.launch(ctx.stream(), [rows, 1, 1], threads, 0, &Rotate { ids, topk }).map_err(failed)
+            self.rotate
+                .launch_early(ctx.stream(), [rows, 1, 1], threads, 0, &Rotate { ids, topk })
+                .map_err(failed)
         }
     }
 
@@ -88,7 +90,7 @@ impl Faulty {
         if rows > 0 {
             let params = Cut { ids, out, width };
             // SAFETY: the caller's contract, and the buffer has room; the struct is the kernel's.
-            unsafe { self.cut.launch(ctx.stream(), [rows, 1, 1], 256, 0, &params).map_err(failed)? };
+            unsafe { self.cut.launch_early(ctx.stream(), [rows, 1, 1], 256, 0, &params).map_err(failed)? };
         }
         Ok(out)
     }
@@ -103,6 +105,6 @@ impl Faulty {
     pub unsafe fn fill(&self, ctx: &Ctx, at: *mut f32, n: u32, value: f32) -> Result<()> {
         let params = Fill { at, n, value };
         // SAFETY: the caller's contract; the struct is the kernel's.
-        unsafe { self.fill.launch(ctx.stream(), [1, 1, 1], 32, 0, &params).map_err(failed) }
+        unsafe { self.fill.launch_early(ctx.stream(), [1, 1, 1], 32, 0, &params).map_err(failed) }
     }
 }

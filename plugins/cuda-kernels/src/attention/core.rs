@@ -111,12 +111,12 @@ impl Attention {
         let grid = [heads.div_ceil(HEADS), if alone { 1 } else { params.parts }, params.rows];
         // SAFETY: the caller's contract; the struct is the kernels'.
         unsafe {
-            kernel.launch(stream, grid, threads, shared, params).map_err(failed)?;
+            kernel.launch_early(stream, grid, threads, shared, params).map_err(failed)?;
             match alone {
                 true => Ok(()),
                 false => {
                     let grid = [(params.rows * heads).div_ceil(JOIN_THREADS / 32), 1, 1];
-                    self.core_join.launch(stream, grid, JOIN_THREADS, 0, params).map_err(failed)
+                    self.core_join.launch_early(stream, grid, JOIN_THREADS, 0, params).map_err(failed)
                 }
             }
         }

@@ -62,7 +62,7 @@ impl Attention {
         let params = StoreParams { args: *a, batch: *batch };
         let grid = [batch.n_rows.div_ceil(STORE_THREADS / 32), 1, 1];
         // SAFETY: the caller's contract; the struct is the kernel's.
-        unsafe { self.store.launch(ctx.stream(), grid, STORE_THREADS, 0, &params).map_err(failed) }
+        unsafe { self.store.launch_early(ctx.stream(), grid, STORE_THREADS, 0, &params).map_err(failed) }
     }
 
     /// `attention.compress`. An entry whose sources are all absent is NaN, as the softmax of nothing is.

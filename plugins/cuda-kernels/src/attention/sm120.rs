@@ -137,10 +137,14 @@ impl Sm120 {
             let grid = [heads.div_ceil(HEADS), if alone { 1 } else { parts }, rows];
             // SAFETY: the caller's contract; the struct is the kernels', and the workspace has room for the parts of these rows.
             unsafe {
-                form.kernel.launch(ctx.stream(), grid, THREADS, form.shared, &params).map_err(failed)?;
+                form.kernel
+                    .launch_early(ctx.stream(), grid, THREADS, form.shared, &params)
+                    .map_err(failed)?;
                 if !alone {
                     let threads = dim.div_ceil(JOIN_CHANNELS).next_multiple_of(32);
-                    self.join.launch(ctx.stream(), [heads, rows, 1], threads, 0, &params).map_err(failed)?;
+                    self.join
+                        .launch_early(ctx.stream(), [heads, rows, 1], threads, 0, &params)
+                        .map_err(failed)?;
                 }
             }
         }

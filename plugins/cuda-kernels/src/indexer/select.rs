@@ -87,7 +87,7 @@ impl Indexer {
                     self.score(ctx.stream(), &params)?;
                 }
                 let grid = [rows, 1, 1];
-                self.choose.launch(ctx.stream(), grid, CHOOSE_THREADS, 0, &params).map_err(failed)?;
+                self.choose.launch_early(ctx.stream(), grid, CHOOSE_THREADS, 0, &params).map_err(failed)?;
             }
         }
         Ok(())
@@ -102,7 +102,7 @@ impl Indexer {
         let (heads, dim) = (a.heads, a.keys.dim);
         // SAFETY: the caller's contract; the struct is the kernels'.
         let launch = |kernel: &Kernel, grid, threads, shared| unsafe {
-            kernel.launch(stream, grid, threads, shared, params).map_err(failed)
+            kernel.launch_early(stream, grid, threads, shared, params).map_err(failed)
         };
         // Outputs of the two matrices go to blocks of their own.
         let blocks = |each: u32| (heads * dim).div_ceil(each) + heads.div_ceil(each);
@@ -138,7 +138,7 @@ impl Indexer {
         unsafe { self.queries(stream, params)? };
         // SAFETY: the caller's contract; the struct is the kernels'.
         let launch = |kernel: &Kernel, grid, threads, shared| unsafe {
-            kernel.launch(stream, grid, threads, shared, params).map_err(failed)
+            kernel.launch_early(stream, grid, threads, shared, params).map_err(failed)
         };
         let mma = a.keys.layout != layout::KEY_F32
             && dim.is_multiple_of(MMA_DIM.0)

@@ -128,8 +128,9 @@ impl Sm120 {
             // SAFETY: the caller's contract; the structs are the kernels', and the workspace has room for these rows.
             unsafe {
                 self.stock.queries(ctx.stream(), &params.select)?;
-                pick.launch(ctx.stream(), [blocks, rows, 1], THREADS, shared, &params).map_err(failed)?;
-                self.merge.launch(ctx.stream(), [rows, 1, 1], THREADS, 0, &params).map_err(failed)?;
+                pick.launch_early(ctx.stream(), [blocks, rows, 1], THREADS, shared, &params)
+                    .map_err(failed)?;
+                self.merge.launch_early(ctx.stream(), [rows, 1, 1], THREADS, 0, &params).map_err(failed)?;
             }
         }
         Ok(())

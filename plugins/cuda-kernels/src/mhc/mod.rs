@@ -142,8 +142,8 @@ impl Mhc {
             // SAFETY: the caller's contract; the structs are the kernels', and the partial sums lie in the workspace.
             unsafe {
                 let grid = [splits, rows.div_ceil(block_rows), 1];
-                self.mix.launch(ctx.stream(), grid, threads, 0, &mix).map_err(failed)?;
-                gates.launch(ctx.stream(), [blocks, rows, 1], THREADS, 0, &params).map_err(failed)?;
+                self.mix.launch_early(ctx.stream(), grid, threads, 0, &mix).map_err(failed)?;
+                gates.launch_early(ctx.stream(), [blocks, rows, 1], THREADS, 0, &params).map_err(failed)?;
             }
         }
         Ok(())
@@ -161,7 +161,9 @@ impl Mhc {
         let params = PostParams { args: *a, batch: *batch };
         // SAFETY: the caller's contract; the struct is the kernel's.
         unsafe {
-            self.post.launch(ctx.stream(), [slices, batch.n_rows, 1], THREADS, 0, &params).map_err(failed)
+            self.post
+                .launch_early(ctx.stream(), [slices, batch.n_rows, 1], THREADS, 0, &params)
+                .map_err(failed)
         }
     }
 }

@@ -120,8 +120,10 @@ impl Sm120 {
             // SAFETY: the caller's contract; the structs are the kernels', and the partial sums lie in the workspace.
             unsafe {
                 let grid = [splits, rows.div_ceil(MIX_ROWS), 1];
-                form.mix.launch(ctx.stream(), grid, THREADS, 0, &mix).map_err(failed)?;
-                form.pre.launch(ctx.stream(), [blocks, rows, 1], THREADS, 0, &params).map_err(failed)?;
+                form.mix.launch_early(ctx.stream(), grid, THREADS, 0, &mix).map_err(failed)?;
+                form.pre
+                    .launch_early(ctx.stream(), [blocks, rows, 1], THREADS, 0, &params)
+                    .map_err(failed)?;
             }
         }
         Ok(())
@@ -140,7 +142,9 @@ impl Sm120 {
         let params = PostParams { args: *a, batch: *batch };
         // SAFETY: the caller's contract; the struct is the kernel's.
         unsafe {
-            form.post.launch(ctx.stream(), [slices, batch.n_rows, 1], THREADS, 0, &params).map_err(failed)
+            form.post
+                .launch_early(ctx.stream(), [slices, batch.n_rows, 1], THREADS, 0, &params)
+                .map_err(failed)
         }
     }
 }

@@ -142,7 +142,7 @@ impl Moe {
         }
         // SAFETY: the caller's contract; the struct is the kernels'.
         let launch = |kernel: &hotseam_cuda::Kernel, grid, threads, shared| unsafe {
-            kernel.launch(queue, grid, threads, shared, &params).map_err(failed)
+            kernel.launch_early(queue, grid, threads, shared, &params).map_err(failed)
         };
         if n > 0 && pairs > 0 {
             if rows > 1 {

@@ -37,7 +37,9 @@ impl Moe {
         if !a.tid2eid.data.is_null() {
             // SAFETY: the caller's contract; the struct is the kernel's.
             return unsafe {
-                self.hash.launch(ctx.stream(), [rows, 1, 1], 32 * a.topk.min(8), 0, &params).map_err(failed)
+                self.hash
+                    .launch_early(ctx.stream(), [rows, 1, 1], 32 * a.topk.min(8), 0, &params)
+                    .map_err(failed)
             };
         }
         // Each warp of `choose` has the scores of its row in shared memory.
@@ -62,21 +64,23 @@ impl Moe {
                 match is_few(rows, n) {
                     _ if streams && rows <= stream::MOST_ROWS => {
                         let grid = [n.div_ceil(stream::OUTPUTS), rows.div_ceil(stream::ROWS), 1];
-                        self.scores_stream.launch(ctx.stream(), grid, stream::THREADS, 0, &params)
+                        self.scores_stream.launch_early(ctx.stream(), grid, stream::THREADS, 0, &params)
                     }
                     true => {
                         let threads = few_threads(n);
                         let grid = [n.div_ceil(threads / 32 * 2), rows.div_ceil(FEW_ROWS), 1];
-                        self.scores_few.launch(ctx.stream(), grid, threads, 0, &params)
+                        self.scores_few.launch_early(ctx.stream(), grid, threads, 0, &params)
                     }
                     false => {
                         let grid = [n.div_ceil(TILE), rows.div_ceil(TILE), 1];
-                        self.scores_many.launch(ctx.stream(), grid, TILE_THREADS, 0, &params)
+                        self.scores_many.launch_early(ctx.stream(), grid, TILE_THREADS, 0, &params)
                     }
                 }
                 .map_err(failed)?;
                 let grid = [rows.div_ceil(warps), 1, 1];
-                self.choose.launch(ctx.stream(), grid, 32 * warps, 4 * n * warps, &params).map_err(failed)?;
+                self.choose
+                    .launch_early(ctx.stream(), grid, 32 * warps, 4 * n * warps, &params)
+                    .map_err(failed)?;
             }
         }
         Ok(())

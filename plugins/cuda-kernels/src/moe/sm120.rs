@@ -36,8 +36,8 @@ impl Fp4 {
         // SAFETY: the caller's contract; the struct is the kernels'.
         unsafe {
             let grid = |outputs: u32| [outputs.div_ceil(OUTPUTS), tiles, 1];
-            self.up.launch(stream, grid(inter), THREADS, 0, params).map_err(failed)?;
-            self.down.launch(stream, grid(hidden), THREADS, 0, params).map_err(failed)
+            self.up.launch_early(stream, grid(inter), THREADS, 0, params).map_err(failed)?;
+            self.down.launch_early(stream, grid(hidden), THREADS, 0, params).map_err(failed)
         }
     }
 }

@@ -123,6 +123,6 @@ impl Ops {
             false => [blocks, row_blocks, params.groups],
         };
         // SAFETY: the struct is the kernels'; what it names is memory of the device, as this type says.
-        unsafe { kernel.launch(stream, grid, threads, 0, &params).map_err(failed) }
+        unsafe { kernel.launch_early(stream, grid, threads, 0, &params).map_err(failed) }
     }
 }

@@ -157,7 +157,7 @@ impl Ops {
             EmbedParams { table: *table, tokens: address(tokens), streams: address(streams), hc: hc as u32 };
         let grid = [(hidden as u32).div_ceil(THREADS), rows as u32, 1];
         // SAFETY: the struct is the kernel's; what it names is memory of the device, as this type says.
-        unsafe { self.embed.launch(stream, grid, THREADS, 0, &params).map_err(failed) }
+        unsafe { self.embed.launch_early(stream, grid, THREADS, 0, &params).map_err(failed) }
     }
 
     /// `out = x * rsqrt(mean(x^2) + eps) * weight` for each row of `x [rows, width]`; `out` may be `x`.
@@ -180,7 +180,9 @@ impl Ops {
         let params = NormParams { x: address(x), weight: address(weight), out: address(out), width, eps };
         // SAFETY: as for `embed`.
         unsafe {
-            self.rms_norm.launch(stream, [rows as u32, 1, 1], row_threads(width), 0, &params).map_err(failed)
+            self.rms_norm
+                .launch_early(stream, [rows as u32, 1, 1], row_threads(width), 0, &params)
+                .map_err(failed)
         }
     }
 
@@ -242,7 +244,7 @@ impl Ops {
         };
         let grid = [(params.rows * params.heads).div_ceil(THREADS / 32), 1, 1];
         // SAFETY: as for `embed`.
-        unsafe { self.heads.launch(stream, grid, THREADS, 0, &params).map_err(failed) }
+        unsafe { self.heads.launch_early(stream, grid, THREADS, 0, &params).map_err(failed) }
     }
 
     /// `up = silu(min(gate, limit)) * clamp(up, -limit, limit)`, for `gate` and `up` of one shape.
@@ -254,7 +256,7 @@ impl Ops {
         expect(gate, "gate", dtype::F32, &up.shape[..up.ndim as usize])?;
         let params = SwigluParams { gate: address(gate), up: address(up), n, limit };
         // SAFETY: as for `embed`.
-        unsafe { self.swiglu.launch(stream, each(n), THREADS, 0, &params).map_err(failed) }
+        unsafe { self.swiglu.launch_early(stream, each(n), THREADS, 0, &params).map_err(failed) }
     }
 
     /// `y += x`, of one shape.
@@ -266,7 +268,7 @@ impl Ops {
         expect(x, "x", dtype::F32, &y.shape[..y.ndim as usize])?;
         let params = AddParams { x: address(x), y: address(y), n };
         // SAFETY: as for `embed`.
-        unsafe { self.add.launch(stream, each(n), THREADS, 0, &params).map_err(failed) }
+        unsafe { self.add.launch_early(stream, each(n), THREADS, 0, &params).map_err(failed) }
     }
 
     /// `out[i] = ids[i] - first` where that is one of `count`, else -1; both i32 of one shape.
@@ -285,7 +287,7 @@ impl Ops {
         expect(out, "out", dtype::I32, &ids.shape[..ids.ndim as usize])?;
         let params = LocalExpertsParams { ids: address(ids), out: address(out), n, first, count };
         // SAFETY: as for `embed`.
-        unsafe { self.local_experts.launch(stream, each(n), THREADS, 0, &params).map_err(failed) }
+        unsafe { self.local_experts.launch_early(stream, each(n), THREADS, 0, &params).map_err(failed) }
     }
 
     /// `out[i] = x[rows[i]]`: `x [n, width]`, `rows [m]` i32, `out [m, width]`. A row that is not there gives zeros.
@@ -306,7 +308,7 @@ impl Ops {
         };
         let grid = [params.width.div_ceil(THREADS), m as u32, 1];
         // SAFETY: as for `embed`.
-        unsafe { self.gather.launch(stream, grid, THREADS, 0, &params).map_err(failed) }
+        unsafe { self.gather.launch_early(stream, grid, THREADS, 0, &params).map_err(failed) }
     }
 
     /// The place of the largest of each row of `x [rows, width]`, the lowest of equals, in `out [rows]` i32. -1 if a value is
@@ -322,7 +324,9 @@ impl Ops {
         let params = ArgmaxParams { x: address(x), out: address(out), width };
         // SAFETY: as for `embed`.
         unsafe {
-            self.argmax.launch(stream, [rows as u32, 1, 1], row_threads(width), 0, &params).map_err(failed)
+            self.argmax
+                .launch_early(stream, [rows as u32, 1, 1], row_threads(width), 0, &params)
+                .map_err(failed)
         }
     }
 }
