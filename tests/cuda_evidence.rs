@@ -5,7 +5,7 @@
 //! them.
 
 use hotseam_encoding::Tokenizer;
-use hotseam_engine::{Engine, EngineConfig, Event, GuardReport, Handle, Request, ViolationKind};
+use hotseam_engine::{Engine, EngineConfig, GuardReport, Request, ViolationKind};
 use hotseam_evidence::capture::{Capture, capture};
 use hotseam_evidence::compare::{self, Comparison, Side, Workload};
 use hotseam_evidence::determinism;
@@ -19,7 +19,7 @@ use hotseam_slots::{
 };
 use hotseam_tests::cuda::{device, directory, is_real};
 use hotseam_tests::http::{hotseam, run};
-use hotseam_tests::{Checkpoint, cuda, full, goldens, plugins, root, rule};
+use hotseam_tests::{Checkpoint, Heard, cuda, full, goldens, hear, plugins, root, rule, tap};
 use serde_json::Value;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
@@ -230,31 +230,9 @@ fn grafted_outputs_heal_and_break() {
     }
 }
 
-/// Logits by position, and how the request ended: nothing, or (code, message).
-type Heard = (Vec<(u32, Vec<f32>)>, Option<(String, String)>);
-
-fn tap(engine: &Engine, length: usize) -> Handle {
-    let tokens = &goldens::ladder(Checkpoint::Nano).tokens;
-    let forced = tokens[length..length + 4].to_vec();
-    let request = Request { tap_logits: true, forced, ..Request::greedy(tokens[..length].to_vec(), 4) };
-    engine.submit(request).unwrap()
-}
-
-fn hear(handle: Handle) -> Heard {
-    let mut rows = Vec::new();
-    loop {
-        match handle.recv() {
-            Some(Event::Logits { position, logits }) => rows.push((position, logits)),
-            Some(Event::Failed { code, message }) => return (rows, Some((code, message))),
-            Some(Event::Done { .. }) | None => return (rows, None),
-            Some(Event::Token { .. } | Event::Prompt { .. }) => {}
-        }
-    }
-}
-
 fn guarded(more: &[(&str, &str)]) -> Option<(Vec<Heard>, GuardReport)> {
     let engine = engine(more, EngineConfig { guard: true, ..sizes() })?;
-    let handles = [tap(&engine, 20), tap(&engine, 50)];
+    let handles = [tap(&engine, 20, 4), tap(&engine, 50, 4)];
     Some((handles.map(hear).into(), engine.guard()))
 }
 
@@ -264,7 +242,7 @@ fn the_guard_sees_what_kernels_write() {
     assert!(report.on && report.calls > 300 && report.violations == 0, "{:?}", report.last);
     // Steps under guard run without graphs and without padding, and give the same bits.
     let plain = engine(&[], sizes()).expect("as before");
-    let want: Vec<Heard> = [tap(&plain, 20), tap(&plain, 50)].map(hear).into();
+    let want: Vec<Heard> = [tap(&plain, 20, 4), tap(&plain, 50, 4)].map(hear).into();
     assert_eq!(got, want);
     for (variant, kinds, op, phase, argument) in [
         (

@@ -1,8 +1,8 @@
 //! The guard names the seam that wrote wrongly. Without it each of these faults trips another seam, or nobody.
 
-use hotseam_engine::{Engine, EngineConfig, Event, GuardReport, Handle, Request, Topology, ViolationKind};
+use hotseam_engine::{Engine, EngineConfig, GuardReport, Request, Topology, ViolationKind};
 use hotseam_slots::{Op, Phase, Rule, Seam};
-use hotseam_tests::{Checkpoint, all, config, engine, goldens, rule};
+use hotseam_tests::{Checkpoint, Heard, all, config, engine, goldens, hear, rule, tap};
 
 /// An engine under guard with `rules` over the stock variants.
 fn guarded(rules: &[(&str, &str)], topology: Topology) -> Engine {
@@ -21,32 +21,6 @@ fn with(rules: &[(&str, &str)]) -> Vec<Rule> {
 
 fn prompt(length: usize) -> Vec<u32> {
     goldens::ladder(Checkpoint::Nano).tokens[..length].to_vec()
-}
-
-/// Logits by position, and how the request ended: nothing, or (code, message).
-type Heard = (Vec<(u32, Vec<f32>)>, Option<(String, String)>);
-
-/// A request with its logits tapped.
-fn tap(engine: &Engine, length: usize, forced: usize) -> Handle {
-    let tokens = goldens::ladder(Checkpoint::Nano).tokens;
-    let request = Request {
-        tap_logits: true,
-        forced: tokens[length..length + forced].to_vec(),
-        ..Request::greedy(tokens[..length].to_vec(), forced)
-    };
-    engine.submit(request).unwrap()
-}
-
-fn hear(handle: Handle) -> Heard {
-    let mut rows = Vec::new();
-    loop {
-        match handle.recv() {
-            Some(Event::Logits { position, logits }) => rows.push((position, logits)),
-            Some(Event::Failed { code, message }) => return (rows, Some((code, message))),
-            Some(Event::Done { .. }) | None => return (rows, None),
-            Some(Event::Token { .. } | Event::Prompt { .. }) => {}
-        }
-    }
 }
 
 /// What a planted fault does under guard: one violation, by the cell of `seam.op`, and the request fails with its code.

@@ -1,9 +1,10 @@
 //! `attention.core`: rows all over the sequence, whose keys lie in pages far apart.
 
-use crate::kit::{Both, Kit, Place, Random, tensor};
+use crate::kit::{Both, Kit, Place, normals, tensor};
 use crate::pools::{Far, Table};
 use crate::rows::{ByRow, Rows};
 use crate::{HEAD_DIM, Sizes, TOKENS, judge};
+use fastrand::Rng;
 use hotseam_abi::{CoreArgs, PoolRef, TensorRef, device, dtype, phase};
 use hotseam_conformance::{Op, tolerances, truth};
 use hotseam_sdk::views;
@@ -34,7 +35,7 @@ impl Keys {
     /// The entries `wanted`, of random values; other entries of their pages are poison, other pages are not mapped.
     fn new(
         kit: &Kit,
-        rng: &mut Random,
+        rng: &mut Rng,
         layout: u32,
         per_page: usize,
         bytes: usize,
@@ -49,7 +50,7 @@ impl Keys {
             while columns[page] != entry / per_page {
                 page += 1;
             }
-            pool.set(page * per_page + entry % per_page, &rng.normals(HEAD_DIM, 1.0));
+            pool.set(page * per_page + entry % per_page, &normals(rng, HEAD_DIM, 1.0));
         }
         pool.pages.upload();
         let table = pool.table(&columns, seqs);
@@ -69,7 +70,7 @@ pub(crate) fn core(kit: &Kit, sizes: &Sizes, variants: &[&str], kv: &str, layout
     for (kind, phase, runs) in
         [("prefill", phase::PREFILL, &prefill[..]), ("decode", phase::DECODE, &decode[..])]
     {
-        let mut rng = Random(u64::from(layout) + 10 * u64::from(phase) + 100 * layer as u64);
+        let mut rng = Rng::with_seed(u64::from(layout) + 10 * u64::from(phase) + 100 * layer as u64);
         let rows = Rows::new(phase, runs, sizes.rows);
         let (heads, n) = (sizes.heads, rows.len());
         let window = |p: usize| (p + 1).saturating_sub(WINDOW)..p + 1;
@@ -90,8 +91,8 @@ pub(crate) fn core(kit: &Kit, sizes: &Sizes, variants: &[&str], kv: &str, layout
         let entries = (layer != Layer::Window)
             .then(|| Keys::new(kit, &mut rng, layout, per_page, sizes.pool, &wanted, rows.seqs));
         let device_ids = rows.numbers(&ids, if ids.is_empty() { 0 } else { CHOSEN });
-        let q = ByRow::new(kit, &rows, heads * HEAD_DIM, rng.normals(n * heads * HEAD_DIM, 1.0));
-        let sinks = Both::new(rng.normals(heads, 1.0));
+        let q = ByRow::new(kit, &rows, heads * HEAD_DIM, normals(&mut rng, n * heads * HEAD_DIM, 1.0));
+        let sinks = Both::new(normals(&mut rng, heads, 1.0));
         let batches = [device::CPU, device::CUDA].map(|place| rows.batch(place));
         let args = |place: Place, out: TensorRef| CoreArgs {
             size: size_of::<CoreArgs>() as u32,
@@ -103,7 +104,7 @@ pub(crate) fn core(kit: &Kit, sizes: &Sizes, variants: &[&str], kv: &str, layout
             q: q.tensor(place, &[heads, HEAD_DIM]),
             sinks: sinks.f32s(place, &[heads]),
             swa: swa.arg(place),
-            entries: entries.as_ref().map_or(NO_POOL, |keys| keys.arg(place)),
+            entries: entries.as_ref().map_or(PoolRef::NONE, |keys| keys.arg(place)),
             ids: match (ids.is_empty(), place) {
                 (true, _) => std::ptr::null(),
                 (false, device::CPU) => ids.as_ptr(),
@@ -135,27 +136,15 @@ pub(crate) fn core(kit: &Kit, sizes: &Sizes, variants: &[&str], kv: &str, layout
     }
 }
 
-const NO_POOL: PoolRef = PoolRef {
-    bytes: TensorRef::NONE,
-    layout: 0,
-    entries_per_page: 0,
-    dim: 0,
-    rope_dim: 0,
-    data_bytes: 0,
-    scale_bytes: 0,
-    table: std::ptr::null(),
-    table_width: 0,
-};
-
 /// Distinct ids below `complete` in random order, the first and the last among them; -1 behind them where there are too few.
-fn chosen(rng: &mut Random, complete: usize) -> Vec<i32> {
+fn chosen(rng: &mut Rng, complete: usize) -> Vec<i32> {
     let mut ids: Vec<i32> = match complete {
         0 => Vec::new(),
         few if few <= CHOSEN => (0..few as i32).collect(),
         _ => {
             let mut some = BTreeSet::from([0, complete as i32 - 1]);
             while some.len() < CHOSEN {
-                some.insert(rng.below(complete) as i32);
+                some.insert(rng.usize(..complete) as i32);
             }
             some.into_iter().collect()
         }

@@ -1,9 +1,10 @@
 //! `indexer.select`: choices from all entries of the sequence, judged by recomputed scores.
 
-use crate::kit::{Both, Kit, Place, Random};
+use crate::kit::{Both, Kit, Place, normals};
 use crate::pools::{Far, Table};
 use crate::rows::{ByRow, Rows};
 use crate::{INDEX_DIM, Sizes, judge};
+use fastrand::Rng;
 use hotseam_abi::layout::{KEY_FP4_HADAMARD, KEY_FP8_HADAMARD};
 use hotseam_abi::{SelectArgs, WeightRef, device, dtype, phase, weight_format};
 use hotseam_conformance::tolerances::Tolerance;
@@ -32,11 +33,11 @@ fn bf16(values: Vec<f32>) -> Both<u16> {
 pub(crate) fn select(kit: &Kit, sizes: &Sizes, name: &str, layout: u32) {
     let (tokens, heads) = (sizes.scored, sizes.index_heads);
     let entries = tokens / RATIO;
-    let mut rng = Random(u64::from(layout));
+    let mut rng = Rng::with_seed(u64::from(layout));
     let mut keys =
         Far::new(kit, &mut rng, layout, INDEX_DIM, PER_PAGE, sizes.pool, entries.div_ceil(PER_PAGE));
     for entry in 0..entries {
-        let values = rng.normals(INDEX_DIM, 1.0);
+        let values = normals(&mut rng, INDEX_DIM, 1.0);
         keys.set(entry, &values);
     }
     keys.pages.upload();
@@ -46,8 +47,8 @@ pub(crate) fn select(kit: &Kit, sizes: &Sizes, name: &str, layout: u32) {
         // As many sequences as a batch has.
         table: keys.table(&columns, 4),
         keys,
-        wq_b: bf16(rng.normals(heads * INDEX_DIM * sizes.rank, scale(sizes.rank))),
-        weights_proj: bf16(rng.normals(heads * sizes.hidden, scale(sizes.hidden))),
+        wq_b: bf16(normals(&mut rng, heads * INDEX_DIM * sizes.rank, scale(sizes.rank))),
+        weights_proj: bf16(normals(&mut rng, heads * sizes.hidden, scale(sizes.hidden))),
     };
     let (last, half) = (tokens - 1, tokens / 2);
     let prefill = [(2, 2), (half / 2 - 1, 2), (half - 1, 1), (last - 1, 2)];
@@ -75,9 +76,9 @@ fn batch(
     truth: &mut Option<Vec<Vec<f32>>>,
 ) {
     let (heads, topk, width) = (sizes.index_heads, sizes.topk, sizes.scored / RATIO + MORE);
-    let mut rng = Random(u64::from(layout) + 10 * u64::from(rows.phase));
-    let q_lora = ByRow::new(kit, rows, sizes.rank, rng.normals(rows.len() * sizes.rank, 1.0));
-    let x = ByRow::new(kit, rows, sizes.hidden, rng.normals(rows.len() * sizes.hidden, 1.0));
+    let mut rng = Rng::with_seed(u64::from(layout) + 10 * u64::from(rows.phase));
+    let q_lora = ByRow::new(kit, rows, sizes.rank, normals(&mut rng, rows.len() * sizes.rank, 1.0));
+    let x = ByRow::new(kit, rows, sizes.hidden, normals(&mut rng, rows.len() * sizes.hidden, 1.0));
     let batches = [device::CPU, device::CUDA].map(|place| rows.batch(place));
     let args = |place: Place, ids: *mut i32, scores: Option<&ByRow>| SelectArgs {
         size: size_of::<SelectArgs>() as u32,

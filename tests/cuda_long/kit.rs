@@ -1,6 +1,7 @@
 //! The device, its memory, and the plugins.
 
 use crate::{ROPE_DIM, TOKENS};
+use fastrand::Rng;
 use hotseam_abi::{MIN_WORKSPACE, OK, RopeTables, StepCtx, TensorRef, device, dtype};
 use hotseam_cuda::{Buffer, Device, Stream, copy_from_device, copy_to_device, fill};
 use hotseam_loader::{Instance, Loader, Options, Shape, host_services, take_error};
@@ -168,29 +169,8 @@ pub(crate) fn write<T: Copy>(address: u64, values: &[T]) {
     copy_to_device(address, values).expect("a copy");
 }
 
-/// Seeded random numbers: splitmix64.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    /// Nearly normal values: sums of four uniform numbers.
-    pub(crate) fn normals(&mut self, n: usize, scale: f32) -> Vec<f32> {
-        let one = |bits: u64| (0..4).map(|i| bits >> (16 * i) & 0xffff).sum::<u64>() as f32 - 131_070.0;
-        (0..n).map(|_| scale * one(self.next()) * (3f32.sqrt() / 65_536.0)).collect()
-    }
-
-    pub(crate) fn shuffle<T>(&mut self, values: &mut [T]) {
-        (1..values.len()).rev().for_each(|i| values.swap(i, self.below(i + 1)));
-    }
+/// Nearly normal values: sums of four uniform numbers.
+pub(crate) fn normals(rng: &mut Rng, n: usize, scale: f32) -> Vec<f32> {
+    let one = |bits: u64| (0..4).map(|i| bits >> (16 * i) & 0xffff).sum::<u64>() as f32 - 131_070.0;
+    (0..n).map(|_| scale * one(rng.u64(..)) * (3f32.sqrt() / 65_536.0)).collect()
 }

@@ -1,7 +1,8 @@
 //! Memory of which a few parts, scattered over the whole of it, are in use.
 
 use crate::ROPE_DIM;
-use crate::kit::{Both, Kit, Place, Random, read, tensor, write};
+use crate::kit::{Both, Kit, Place, read, tensor, write};
+use fastrand::Rng;
 use hotseam_abi::{PoolRef, TensorRef, device, dtype};
 use hotseam_conformance::layouts::{EntryMut, Shape};
 use hotseam_conformance::{Form, truth::layout};
@@ -27,7 +28,7 @@ pub(crate) struct Scattered {
 impl Scattered {
     /// `used` parts of `part` bytes in a block of about `bytes`, all poison. Among them are the first, the last and those at
     /// offsets of 2^31, 2^32 and 2^33, as far as there are so many.
-    pub(crate) fn new(kit: &Kit, rng: &mut Random, part: usize, bytes: usize, used: usize) -> Self {
+    pub(crate) fn new(kit: &Kit, rng: &mut Rng, part: usize, bytes: usize, used: usize) -> Self {
         let parts = bytes / part;
         assert!(2 * used < parts, "{used} parts of {parts}");
         let mut seen = HashSet::new();
@@ -35,7 +36,7 @@ impl Scattered {
         let mut places: Vec<usize> =
             borders.into_iter().filter(|place| *place < parts && seen.insert(*place)).collect();
         while places.len() < used {
-            let place = rng.below(parts);
+            let place = rng.usize(..parts);
             if seen.insert(place) {
                 places.push(place);
             }
@@ -71,7 +72,7 @@ impl Scattered {
 
     /// Fails if memory that is not in use is no poison: around the parts in use, where their bytes would lie if offsets had
     /// 31 or 32 bits, and at random. `items` are ranges within the bytes of the parts in use.
-    pub(crate) fn canaries(&self, what: &str, rng: &mut Random, items: &[std::ops::Range<usize>]) {
+    pub(crate) fn canaries(&self, what: &str, rng: &mut Rng, items: &[std::ops::Range<usize>]) {
         let all = self.parts * self.part;
         let mut at: Vec<usize> = Vec::new();
         for place in &self.places {
@@ -81,7 +82,7 @@ impl Scattered {
             let offset = self.places[item.start / self.part] * self.part + item.start % self.part;
             at.extend([offset % (1 << 31), offset % (1 << 32), offset + (1 << 31), offset + (1 << 32)]);
         }
-        at.extend((0..CANARIES).map(|_| rng.below(all - CANARY)));
+        at.extend((0..CANARIES).map(|_| rng.usize(..all - CANARY)));
         let used: HashSet<usize> = self.places.iter().copied().collect();
         let mut seen = 0;
         for offset in at.into_iter().filter(|offset| offset + CANARY <= all) {
@@ -104,7 +105,7 @@ pub(crate) struct Far {
 impl Far {
     pub(crate) fn new(
         kit: &Kit,
-        rng: &mut Random,
+        rng: &mut Rng,
         layout: u32,
         dim: usize,
         per_page: usize,

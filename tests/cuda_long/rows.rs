@@ -1,6 +1,7 @@
 //! Batches: a few rows for truth, and the same among many padded ones for the device.
 
-use crate::kit::{Both, Kit, Place, Random, read, tensor, write};
+use crate::kit::{Both, Kit, Place, read, tensor, write};
+use fastrand::Rng;
 use hotseam_abi::{Batch, SeqSpan, TensorRef, device, dtype};
 use hotseam_cuda::Buffer;
 
@@ -146,8 +147,8 @@ impl ByRow {
 
     /// Fails if a padded row was written; looks at those beside the others, at those where their bytes would lie if offsets had
     /// fewer bits, and at random ones.
-    pub(crate) fn canaries(&self, what: &str, rng: &mut Random) {
-        let mut at: Vec<usize> = (0..50).map(|_| rng.below(self.total)).collect();
+    pub(crate) fn canaries(&self, what: &str, rng: &mut Rng) {
+        let mut at: Vec<usize> = (0..50).map(|_| rng.usize(..self.total)).collect();
         for place in &self.places {
             at.extend([place.wrapping_sub(1), place + 1]);
             let offset = place * self.width * 4;

@@ -1,17 +1,18 @@
 //! `attention.store`, `attention.compress` and `indexer.compress`: what they write, and that they write nothing else.
 
-use crate::kit::{Both, Kit, Place, Random, tensor};
+use crate::kit::{Both, Kit, Place, normals, tensor};
 use crate::pools::{Far, Scattered};
 use crate::rows::{ByRow, Rows};
 use crate::{HEAD_DIM, INDEX_DIM, Sizes, TOKENS, judge};
+use fastrand::Rng;
 use hotseam_abi::{CompressArgs, PoolRef, StoreArgs, TensorRef, device, dtype, phase, seam};
 use hotseam_conformance::{Op, tolerances, truth};
 use hotseam_sdk::views;
 
 const BOTH: [Place; 2] = [device::CPU, device::CUDA];
 
-fn norm_weight(rng: &mut Random, dim: usize) -> Both<f32> {
-    Both::new(rng.normals(dim, 0.2).into_iter().map(|v| 1.0 + v).collect())
+fn norm_weight(rng: &mut Rng, dim: usize) -> Both<f32> {
+    Both::new(normals(rng, dim, 0.2).into_iter().map(|v| 1.0 + v).collect())
 }
 
 /// `attention.store` of rows all over the sequence.
@@ -25,19 +26,19 @@ pub(crate) fn store(kit: &Kit, sizes: &Sizes, kv: &str, layout: u32) {
         [("prefill", phase::PREFILL, &prefill[..]), ("decode", phase::DECODE, &decode[..])]
     {
         let what = format!("attention.store, attention/cuda-stock {kv}, {kind}");
-        let mut rng = Random(u64::from(layout) + 10 * u64::from(phase));
+        let mut rng = Rng::with_seed(u64::from(layout) + 10 * u64::from(phase));
         let rows = Rows::new(phase, runs, sizes.rows);
         // A page for each row, which has its first, its last or some slot of it.
         let per_page = 256;
         let pool = Far::new(kit, &mut rng, layout, HEAD_DIM, per_page, sizes.pool, rows.len());
         pool.pages.upload();
         let slots: Vec<usize> = (0..rows.len())
-            .map(|row| row * per_page + [0, per_page - 1, rng.below(per_page)][row % 3])
+            .map(|row| row * per_page + [0, per_page - 1, rng.usize(..per_page)][row % 3])
             .collect();
         let host_slots: Vec<i32> = slots.iter().map(|slot| *slot as i32).collect();
         let device_slots: Vec<i32> = slots.iter().map(|slot| pool.slot(*slot)).collect();
         let device_slots = rows.numbers(&device_slots, 1);
-        let kv = ByRow::new(kit, &rows, HEAD_DIM, rng.normals(rows.len() * HEAD_DIM, 1.7));
+        let kv = ByRow::new(kit, &rows, HEAD_DIM, normals(&mut rng, rows.len() * HEAD_DIM, 1.7));
         let weight = norm_weight(&mut rng, HEAD_DIM);
         let mut expected = pool.pages.host.clone();
         let batches = BOTH.map(|place| rows.batch(place));
@@ -131,14 +132,14 @@ pub(crate) fn compress(
     let channels = dim * if ratio == 4 { 2 } else { 1 };
     for (kind, phase) in [("prefill", phase::PREFILL), ("decode", phase::DECODE)] {
         let what = format!("{name}, {variant} {value}, ratio {ratio}, {kind}");
-        let mut rng = Random(u64::from(layout) + 100 * ratio as u64 + 10 * u64::from(phase));
+        let mut rng = Rng::with_seed(u64::from(layout) + 100 * ratio as u64 + 10 * u64::from(phase));
         let plan = plan(sizes, ratio, phase);
         let (rows, n) = (&plan.rows, plan.entry_positions.len());
         let per_page = 256 / ratio;
         let pool = Far::new(kit, &mut rng, layout, dim, per_page, sizes.pool, n);
         pool.pages.upload();
         let mut states = Scattered::new(kit, &mut rng, 2 * channels * 4, sizes.beside, plan.states);
-        let kept = rng.normals(plan.read * 2 * channels, 1.5);
+        let kept = normals(&mut rng, plan.read * 2 * channels, 1.5);
         for (bytes, value) in states.host.chunks_exact_mut(4).zip(kept) {
             bytes.copy_from_slice(&value.to_ne_bytes());
         }
@@ -159,9 +160,9 @@ pub(crate) fn compress(
         let written: Vec<i32> =
             plan.state_dst.iter().map(|row| states.places[*row as usize] as i32).collect();
         let device_dst = rows.numbers(&written, 1);
-        let kv = ByRow::new(kit, rows, channels, rng.normals(rows.len() * channels, 1.0));
-        let gate = ByRow::new(kit, rows, channels, rng.normals(rows.len() * channels, 1.5));
-        let ape = Both::new(rng.normals(ratio * channels, 0.7));
+        let kv = ByRow::new(kit, rows, channels, normals(&mut rng, rows.len() * channels, 1.0));
+        let gate = ByRow::new(kit, rows, channels, normals(&mut rng, rows.len() * channels, 1.5));
+        let ape = Both::new(normals(&mut rng, ratio * channels, 0.7));
         let weight = norm_weight(&mut rng, dim);
         let mut expected = pool.pages.host.clone();
         let mut state = floats_of(&states.host);

@@ -136,6 +136,33 @@ pub fn logits(handle: Handle) -> Vec<(u32, Vec<f32>)> {
     }
 }
 
+/// Logits by position, and how a request ended: nothing, or (code, message).
+pub type Heard = (Vec<(u32, Vec<f32>)>, Option<(String, String)>);
+
+/// A request for `forced` tokens behind the first `length` of the embedded checkpoint's text, with its logits tapped.
+pub fn tap(engine: &Engine, length: usize, forced: usize) -> Handle {
+    let tokens = goldens::ladder(Checkpoint::Nano).tokens;
+    let request = Request {
+        tap_logits: true,
+        forced: tokens[length..length + forced].to_vec(),
+        ..Request::greedy(tokens[..length].to_vec(), forced)
+    };
+    engine.submit(request).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// What comes of it.
+pub fn hear(handle: Handle) -> Heard {
+    let mut rows = Vec::new();
+    loop {
+        match handle.recv() {
+            Some(Event::Logits { position, logits }) => rows.push((position, logits)),
+            Some(Event::Failed { code, message }) => return (rows, Some((code, message))),
+            Some(Event::Done { .. }) | None => return (rows, None),
+            Some(Event::Token { .. } | Event::Prompt { .. }) => {}
+        }
+    }
+}
+
 /// Largest absolute difference over the range of `want`.
 pub fn difference(got: &[f32], want: &[f32]) -> f32 {
     assert_eq!(got.len(), want.len());

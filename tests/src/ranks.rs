@@ -16,18 +16,14 @@ pub fn nano() -> std::path::PathBuf {
 
 /// Settings of `world` ranks that read the checkpoint in `dir`.
 pub fn settings(dir: &Path, world: u32) -> RankSettings {
-    let plugins = json!({ "dirs": [plugins()], "probe": { "enabled": false } });
+    let found = json!({ "dirs": [plugins()], "probe": { "enabled": false } });
     RankSettings {
         world,
-        program: plugins_program(),
+        program: plugins().join("hotseam"),
         args: vec!["rank".to_owned()],
-        spec: json!({ "model": dir, "plugins": plugins, "threads": 1 }).to_string(),
+        spec: json!({ "model": dir, "plugins": found, "threads": 1 }).to_string(),
         carrier: Carrier::Shared,
     }
-}
-
-fn plugins_program() -> std::path::PathBuf {
-    plugins().join("hotseam")
 }
 
 /// An engine of `world` ranks over the checkpoint in `dir`, which is `model`'s.
@@ -42,17 +38,11 @@ pub fn start(
     world: u32,
 ) -> Result<Engine, EngineError> {
     let config = EngineConfig { ranks: (world > 1).then(|| settings(dir, world)), ..config };
-    let leader = match &config.ranks {
-        None => None,
-        Some(ranks) => Some(Leader::start(ranks, &config, model.config.hidden_size)?),
-    };
+    let leader = Leader::start(&config, model.config.hidden_size)?;
     let loader = Loader::new(vec![plugins()]).expect("a plugin directory");
     let geometry = Geometry::new(&model.config, config.topology).of_rank(0, world);
-    let slots = Slots::new(Registry::new(loader, geometry).on(config.device.of_variants()));
-    let slots = match leader {
-        Some(leader) => slots.with_peers(Arc::new(leader)),
-        None => slots,
-    };
+    let slots =
+        Slots::new(Registry::new(loader, geometry).on(config.device.of_variants())).with_peers(leader);
     slots.define("live", rules).map_err(|error| EngineError::Ranks(error.to_string()))?;
     Engine::start(Arc::clone(model), Arc::new(slots), config)
 }

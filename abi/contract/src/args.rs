@@ -130,6 +130,21 @@ pub struct PoolRef {
     pub table_width: u32,
 }
 
+impl PoolRef {
+    /// The pool that is not there.
+    pub const NONE: Self = Self {
+        bytes: TensorRef::NONE,
+        layout: 0,
+        entries_per_page: 0,
+        dim: 0,
+        rope_dim: 0,
+        data_bytes: 0,
+        scale_bytes: 0,
+        table: core::ptr::null(),
+        table_width: 0,
+    };
+}
+
 /// `attention.store`: norm, rope and store the window KV of each row.
 ///
 /// `entry = rope(rms_norm(kv) * norm_weight)`, written to `out_slots[row]` of `pool` in the pool's layout. Writes

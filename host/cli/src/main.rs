@@ -17,7 +17,15 @@ use args::{Cli, Command};
 use clap::Parser;
 use failure::{Failure, closed_pipe};
 
+/// What NCCL reads.
+const NVLINK_MULTICAST: &str = "NCCL_NVLS_ENABLE";
+
 fn main() -> ExitCode {
+    // Multicast over NVLink can put the GPUs of a host that others share out of service. It stays off unless somebody asks for it.
+    if std::env::var_os(NVLINK_MULTICAST).is_none() {
+        // SAFETY: this is the only thread yet. The ranks that it may start inherit it.
+        unsafe { std::env::set_var(NVLINK_MULTICAST, "0") };
+    }
     let cli = Cli::parse();
     logging::init(&cli);
     match run(cli) {

@@ -11,6 +11,7 @@ mod admin;
 mod assignments;
 mod disaggregation;
 mod document;
+mod engine;
 mod error;
 mod json_schema;
 mod names;
@@ -29,6 +30,7 @@ pub use admin::AdminTcpSection;
 pub use assignments::{Assignment, Assignments, DEFAULT_ASSIGNMENT, RuleText, valid_assignment_name};
 pub use disaggregation::{DisaggregationSection, Role};
 pub use document::quoted;
+pub use engine::{Collective, Device, EngineSection, Topology};
 pub use error::{ConfigError, InvalidValue, Place};
 pub use json_schema::json_schema;
 pub use names::cut_quotations;
@@ -37,10 +39,7 @@ pub use oracle::{
     Oracle, OracleKind, PerplexityOracle, RepeatOracle,
 };
 pub use plugins::{PluginPolicy, PluginsSection, ProbeSection, user_state_dir};
-pub use schema::{
-    BisectSection, Collective, Config, Device, EngineSection, ModelSection, NeedleSection, ServerSection,
-    Topology, WeightMemory,
-};
+pub use schema::{BisectSection, Config, ModelSection, NeedleSection, ServerSection, WeightMemory};
 pub use target::{Endpoint, EndpointPlace, TargetSection, WorkerSection};
 
 /// Reads the configuration at `path` and applies `overrides`, each of the form `a.b=value` with a YAML value.

@@ -287,7 +287,7 @@ impl<'a> Bench<'a> {
             wanted: &wanted,
             number: self.number,
             looked_at: timer.is_some(),
-            probe: Probe { observer: None, guard: None, shadow: None, timer, copies: None },
+            probe: Probe { timer, ..Probe::default() },
         };
         let started = Instant::now();
         let ran = self.forward.run(&step).map(|logits| logits.iter().all(|v| v.is_finite()));

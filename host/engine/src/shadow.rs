@@ -33,7 +33,7 @@ pub(crate) fn call<A: StepArgs>(
     run()?;
     trial.shadow_calls.fetch_add(1, Ordering::Relaxed);
     let verdict = match scratch {
-        Ok(scratch) => ran.and_then(|()| look(trial, bound, generation, any, &scratch)),
+        Ok(scratch) => ran.and_then(|()| compare(trial, bound, generation, any, &scratch)),
         Err(error) => Err(format!("there are no outputs for it: {error}")),
     };
     if let Err(what) = verdict {
@@ -49,19 +49,6 @@ pub(crate) fn call<A: StepArgs>(
 }
 
 /// Whether the new variant kept to its outputs, and left there what the old one has.
-fn look<A>(
-    trial: &Trial,
-    bound: &Bound<StepFn<A>>,
-    generation: &Arc<Generation>,
-    args: Args<'_>,
-    scratch: &Scratch,
-) -> Result<(), String> {
-    match scratch.stray().map_err(|error| error.to_string())? {
-        Some(stray) => Err(format!("it wrote outside `{}`, {}", stray.output, stray.place)),
-        None => compare(trial, bound, generation, args, scratch),
-    }
-}
-
 fn compare<A>(
     trial: &Trial,
     bound: &Bound<StepFn<A>>,
@@ -71,6 +58,9 @@ fn compare<A>(
 ) -> Result<(), String> {
     let (memory, news) = (scratch.memory(), scratch.places());
     let failed = |error: hotseam_cuda::CudaError| error.to_string();
+    if let Some(stray) = scratch.stray().map_err(failed)? {
+        return Err(format!("it wrote outside `{}`, {}", stray.output, stray.place));
+    }
     // SAFETY: as in `call`; the call is over, or all of it is on its stream.
     let olds = unsafe { crate::observe::places(args, memory) }.map_err(failed)?;
     // What one takes over from the host the other leaves to it: outputs then mean different things.

@@ -31,6 +31,29 @@ pub enum Args<'a> {
     Head(&'a abi::MhcHeadArgs),
 }
 
+/// Arguments of any step function that are not the engine's: boxed, since they are of very different sizes.
+#[derive(Debug)]
+pub enum OwnedArgs {
+    /// `attention.store`.
+    Store(Box<abi::StoreArgs>),
+    /// `attention.compress` and `indexer.compress`.
+    Compress(Box<abi::CompressArgs>),
+    /// `attention.core`.
+    Core(Box<abi::CoreArgs>),
+    /// `indexer.select`.
+    Select(Box<abi::SelectArgs>),
+    /// `moe.route`.
+    Route(Box<abi::RouteArgs>),
+    /// `moe.experts`.
+    Experts(Box<abi::ExpertsArgs>),
+    /// `mhc.pre`.
+    Pre(Box<abi::MhcPreArgs>),
+    /// `mhc.post`.
+    Post(Box<abi::MhcPostArgs>),
+    /// `mhc.head`.
+    Head(Box<abi::MhcHeadArgs>),
+}
+
 /// An argument struct of a step function.
 pub trait StepArgs: Copy {
     /// The struct among all others.
@@ -54,6 +77,15 @@ macro_rules! step_args {
                 }
             }
         })+
+
+        impl OwnedArgs {
+            /// The arguments, as a call takes them.
+            pub fn args(&self) -> Args<'_> {
+                match self {
+                    $(Self::$variant(a) => Args::$variant(a)),+
+                }
+            }
+        }
 
         impl Args<'_> {
             /// The rows of the call.

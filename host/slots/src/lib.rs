@@ -39,7 +39,7 @@ pub use error::SlotsError;
 pub use generation::Generation;
 pub use geometry::Geometry;
 pub use hotseam_model::LayerClass;
-pub use invoke::{Args, StepArgs};
+pub use invoke::{Args, OwnedArgs, StepArgs};
 pub use numbers::NumberSet;
 pub use receipt::{CellView, Receipt};
 pub use registry::{Loaded, Registry};

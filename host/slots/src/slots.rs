@@ -70,9 +70,9 @@ impl Slots {
         Self { registry, peers: None, snapshots: ArcSwap::default(), state: Mutex::default() }
     }
 
-    /// The same, whose tables the other ranks of a tensor-parallel group hold as well.
-    pub fn with_peers(self, peers: Arc<dyn Peers>) -> Self {
-        Self { peers: Some(peers), ..self }
+    /// The same, whose tables the other ranks of a tensor-parallel group, if there are any, hold as well.
+    pub fn with_peers<P: Peers>(self, peers: Option<Arc<P>>) -> Self {
+        Self { peers: peers.map(|peers| peers as Arc<dyn Peers>), ..self }
     }
 
     /// The other ranks.

@@ -112,7 +112,7 @@ impl Peers for Heard {
 fn ranks_are_told_of_every_table_and_of_its_end() {
     let dir = stock();
     let heard = Arc::new(Heard::default());
-    let slots = slots(dir.path(), 0).with_peers(Arc::clone(&heard) as Arc<dyn Peers>);
+    let slots = slots(dir.path(), 0).with_peers(Some(Arc::clone(&heard)));
     let said = || std::mem::take(&mut *heard.0.lock().unwrap());
     let table = slots.define("live", rules(&[])).expect("a table");
     assert_eq!(said(), ["build live of 5 rules"]);

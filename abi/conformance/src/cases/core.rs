@@ -9,7 +9,7 @@ use crate::random::Random;
 use crate::runner::{Case, Runner};
 use crate::truth::numbers::{bf16_to_f32, f32_to_bf16};
 use crate::{Op, Subject, truth};
-use hotseam_abi::{CoreArgs, PoolRef, StepCtx, TensorRef, capability, layer_class, phase};
+use hotseam_abi::{CoreArgs, PoolRef, StepCtx, capability, layer_class, phase};
 use hotseam_sdk::layouts::Shape;
 use hotseam_sdk::ops::Serial;
 use hotseam_sdk::{Result, views};
@@ -171,17 +171,6 @@ impl Core {
 
     fn args(&mut self) -> CoreArgs {
         let shape = [self.rows.len(), self.heads, self.dim];
-        let none = PoolRef {
-            bytes: TensorRef::NONE,
-            layout: 0,
-            entries_per_page: 0,
-            dim: 0,
-            rope_dim: 0,
-            data_bytes: 0,
-            scale_bytes: 0,
-            table: std::ptr::null(),
-            table_width: 0,
-        };
         CoreArgs {
             size: size_of::<CoreArgs>() as u32,
             window: WINDOW as u32,
@@ -192,7 +181,7 @@ impl Core {
             q: self.q.tensor_f32(&shape),
             sinks: self.sinks.tensor_f32(&[self.heads]),
             swa: self.swa.arg(),
-            entries: self.entries.as_mut().map_or(none, ReadPool::arg),
+            entries: self.entries.as_mut().map_or(PoolRef::NONE, ReadPool::arg),
             ids: self.ids.as_mut().map_or(std::ptr::null(), |ids| ids.ptr::<i32>().cast_const()),
             rope: self.tables.arg(),
             out: self.out.tensor_f32(&shape),

@@ -107,11 +107,7 @@ fn slots_after(
     if let Device::Cuda(ordinal) = device {
         hotseam_loader::init_device(ordinal);
     }
-    let slots = Slots::new(Registry::new(loader, geometry).on(device.of_variants()));
-    let slots = match leader {
-        Some(leader) => slots.with_peers(leader),
-        None => slots,
-    };
+    let slots = Slots::new(Registry::new(loader, geometry).on(device.of_variants())).with_peers(leader);
     for (name, _) in config.assignments.iter() {
         if crash::restored(marker.as_ref(), &slots, name) {
             continue;
@@ -155,7 +151,7 @@ fn launch(config: &Config, server: bool) -> Result<Host, Failure> {
     let dimensions = hotseam_checkpoint::read_config(path).map_err(Failure::usage)?;
     let sizes = EngineConfig { role, ..engine_sizes(config, &dimensions)? };
     // The other ranks load their parts meanwhile.
-    let leader = ranks::leader(&sizes, &dimensions)?;
+    let leader = Leader::start(&sizes, dimensions.hidden_size).map_err(Failure::usage)?;
     let mut loaded =
         hotseam_checkpoint::read(path, |done, total| spinner.tick(done, total)).map_err(Failure::usage)?;
     if config.model.memory == WeightMemory::Copied {
@@ -188,7 +184,7 @@ pub(crate) fn beside(
     config.engine.topology = topology;
     let model = host.engine.model();
     let sizes = engine_sizes(&config, &model.config)?;
-    let leader = ranks::leader(&sizes, &model.config)?;
+    let leader = Leader::start(&sizes, model.config.hidden_size).map_err(Failure::usage)?;
     let slots = slots_after(&config, &model.config, false, leader)?;
     Engine::start(model.clone(), Arc::new(slots), sizes).map_err(Failure::usage)
 }

@@ -1,12 +1,11 @@
 //! The ranks of a tensor-parallel group: what the leader tells the others, and what they make of it.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use hotseam_config::{Collective, Config, PluginsSection, WeightMemory};
-use hotseam_engine::{Carrier, Device, EngineConfig, Leader, RankEnds, RankParts, RankSettings, follow};
-use hotseam_model::{Model, ModelConfig};
+use hotseam_engine::{Carrier, Device, EngineConfig, RankEnds, RankParts, RankSettings, follow};
+use hotseam_model::Model;
 use hotseam_slots::{Geometry, Registry, Slots, Topology};
 use serde::{Deserialize, Serialize};
 
@@ -48,16 +47,6 @@ pub(super) fn settings(config: &Config) -> Result<Option<RankSettings>, Failure>
             Collective::Nccl => Carrier::Nccl,
         },
     }))
-}
-
-/// Starts the other ranks of an engine, if it has any.
-///
-/// # Errors
-/// If one does not start.
-pub(super) fn leader(sizes: &EngineConfig, model: &ModelConfig) -> Result<Option<Arc<Leader>>, Failure> {
-    let Some(settings) = &sizes.ranks else { return Ok(None) };
-    let leader = Leader::start(settings, sizes, model.hidden_size).map_err(Failure::usage)?;
-    Ok(Some(Arc::new(leader)))
 }
 
 /// Threads of the arithmetic of one process: those asked for, or its share of the cores.

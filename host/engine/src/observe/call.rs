@@ -209,7 +209,7 @@ impl fmt::Debug for Observed {
 }
 
 /// Who looks at the calls of a step: nobody, as a rule.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Probe<'a> {
     /// The observer of the only request of the step.
     pub(crate) observer: Option<&'a RefCell<Observed>>,

@@ -13,7 +13,6 @@ mod call;
 mod handed;
 mod memory;
 mod on_host;
-mod owned;
 mod places;
 mod scratch;
 

@@ -2,14 +2,13 @@
 
 use super::block::Block;
 use super::memory::Memory;
-use super::owned::Owned;
 use hotseam_abi::{
     Batch, CompressArgs, CoreArgs, ExpertRef, ExpertsArgs, MhcHeadArgs, MhcPostArgs, MhcPreArgs, PoolRef,
     RopeTables, RouteArgs, SelectArgs, StoreArgs, TensorRef, WeightRef, device,
 };
 use hotseam_cuda::CudaError;
 use hotseam_model::{Model, Tensor};
-use hotseam_slots::Args;
+use hotseam_slots::{Args, OwnedArgs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -58,7 +57,7 @@ pub struct OnHost<'a> {
 #[derive(Debug)]
 enum Given<'a> {
     Same(Args<'a>),
-    Copy(Owned),
+    Copy(OwnedArgs),
 }
 
 impl<'a> OnHost<'a> {
@@ -228,7 +227,7 @@ impl Copier<'_> {
         Ok((state, self.keep(&sources), self.keep(&dst)))
     }
 
-    unsafe fn args(&mut self, args: Args<'_>) -> Copied<(Owned, Box<Batch>)> {
+    unsafe fn args(&mut self, args: Args<'_>) -> Copied<(OwnedArgs, Box<Batch>)> {
         // SAFETY: the caller's contract, here and below.
         let given = unsafe { &*args.batch() };
         let (n, seqs) = (given.n_rows as usize, given.n_seqs as usize);
@@ -242,7 +241,7 @@ impl Copier<'_> {
         // SAFETY: as above, for all arms.
         let owned = unsafe {
             match args {
-                Args::Store(a) => Owned::Store(Box::new(StoreArgs {
+                Args::Store(a) => OwnedArgs::Store(Box::new(StoreArgs {
                     batch,
                     kv: self.tensor(&a.kv)?,
                     norm_weight: self.tensor(&a.norm_weight)?,
@@ -253,7 +252,7 @@ impl Copier<'_> {
                 })),
                 Args::Compress(a) => {
                     let (state, sources, state_dst) = self.state(a, n)?;
-                    Owned::Compress(Box::new(CompressArgs {
+                    OwnedArgs::Compress(Box::new(CompressArgs {
                         batch,
                         kv: self.tensor(&a.kv)?,
                         gate: self.tensor(&a.gate)?,
@@ -271,7 +270,7 @@ impl Copier<'_> {
                 }
                 Args::Core(a) => {
                     let swa = self.pool(&a.swa, given)?;
-                    Owned::Core(Box::new(CoreArgs {
+                    OwnedArgs::Core(Box::new(CoreArgs {
                         batch,
                         q: self.tensor(&a.q)?,
                         sinks: self.tensor(&a.sinks)?,
@@ -283,7 +282,7 @@ impl Copier<'_> {
                         ..*a
                     }))
                 }
-                Args::Select(a) => Owned::Select(Box::new(SelectArgs {
+                Args::Select(a) => OwnedArgs::Select(Box::new(SelectArgs {
                     batch,
                     q_lora: self.tensor(&a.q_lora)?,
                     x: self.tensor(&a.x)?,
@@ -298,7 +297,7 @@ impl Copier<'_> {
                     },
                     ..*a
                 })),
-                Args::Route(a) => Owned::Route(Box::new(RouteArgs {
+                Args::Route(a) => OwnedArgs::Route(Box::new(RouteArgs {
                     batch,
                     x: self.tensor(&a.x)?,
                     gate: self.tensor(&a.gate)?,
@@ -310,7 +309,7 @@ impl Copier<'_> {
                     ..*a
                 })),
                 Args::Experts(a) => self.experts_args(a, batch, n)?,
-                Args::Pre(a) => Owned::Pre(Box::new(MhcPreArgs {
+                Args::Pre(a) => OwnedArgs::Pre(Box::new(MhcPreArgs {
                     batch,
                     streams: self.tensor(&a.streams)?,
                     fn_weight: self.tensor(&a.fn_weight)?,
@@ -324,7 +323,7 @@ impl Copier<'_> {
                 })),
                 Args::Post(a) => {
                     let streams = self.tensor(&a.streams)?;
-                    Owned::Post(Box::new(MhcPostArgs {
+                    OwnedArgs::Post(Box::new(MhcPostArgs {
                         batch,
                         f: self.tensor(&a.f)?,
                         streams,
@@ -334,7 +333,7 @@ impl Copier<'_> {
                         ..*a
                     }))
                 }
-                Args::Head(a) => Owned::Head(Box::new(MhcHeadArgs {
+                Args::Head(a) => OwnedArgs::Head(Box::new(MhcHeadArgs {
                     batch,
                     streams: self.tensor(&a.streams)?,
                     fn_weight: self.tensor(&a.fn_weight)?,
@@ -348,7 +347,7 @@ impl Copier<'_> {
         Ok((owned, own))
     }
 
-    unsafe fn experts_args(&mut self, a: &ExpertsArgs, batch: *const Batch, n: usize) -> Copied<Owned> {
+    unsafe fn experts_args(&mut self, a: &ExpertsArgs, batch: *const Batch, n: usize) -> Copied<OwnedArgs> {
         let pairs = n * a.topk as usize;
         for i in 0..a.n_experts as usize {
             // SAFETY: the caller's contract: the table has so many experts, and is in host memory.
@@ -361,7 +360,7 @@ impl Copier<'_> {
         }
         // SAFETY: as above.
         unsafe {
-            Ok(Owned::Experts(Box::new(ExpertsArgs {
+            Ok(OwnedArgs::Experts(Box::new(ExpertsArgs {
                 batch,
                 x: self.tensor(&a.x)?,
                 ids: self.list(a.ids, pairs)?,

@@ -2,13 +2,12 @@
 
 use super::block::Block;
 use super::memory::Memory;
-use super::owned::Owned;
 use super::places::{Place, places, rows};
 use hotseam_abi::{
     CompressArgs, CoreArgs, ExpertsArgs, MhcHeadArgs, MhcPostArgs, MhcPreArgs, PoolRef, RouteArgs, TensorRef,
 };
 use hotseam_cuda::{Buffer, CudaError};
-use hotseam_slots::Args;
+use hotseam_slots::{Args, OwnedArgs};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -95,7 +94,7 @@ pub struct Stray {
 /// in place on a copy of the streams, as the engine has it. All of it is in the memory of the call.
 #[derive(Debug)]
 pub struct Scratch {
-    args: Owned,
+    args: OwnedArgs,
     memory: Memory,
     outputs: Vec<Output>,
     places: Vec<Place>,
@@ -166,29 +165,29 @@ impl Scratch {
                 // SAFETY: as above.
                 let slots = unsafe { memory.read(a.out_slots, n)? };
                 (a.pool, a.out_slots) = new.pool(&a.pool, &slots, layout)?;
-                Owned::Store(Box::new(a))
+                OwnedArgs::Store(Box::new(a))
             }
             // SAFETY: as above.
-            Args::Compress(a) => Owned::Compress(Box::new(unsafe { new.compress(*a, n, layout)? })),
-            Args::Core(a) => Owned::Core(Box::new(CoreArgs { out: new.tensor("out", a.out)?, ..*a })),
+            Args::Compress(a) => OwnedArgs::Compress(Box::new(unsafe { new.compress(*a, n, layout)? })),
+            Args::Core(a) => OwnedArgs::Core(Box::new(CoreArgs { out: new.tensor("out", a.out)?, ..*a })),
             Args::Select(a) => {
                 let mut a = *a;
                 a.ids = new.words("ids", n, a.topk as usize)?.cast();
                 if !a.scores.is_null() {
                     a.scores = new.words("scores", n, a.scores_width as usize)?.cast();
                 }
-                Owned::Select(Box::new(a))
+                OwnedArgs::Select(Box::new(a))
             }
             Args::Route(a) => {
                 let topk = a.topk as usize;
                 let (ids, weights) =
                     (new.words("ids", n, topk)?.cast(), new.words("weights", n, topk)?.cast());
-                Owned::Route(Box::new(RouteArgs { ids, weights, ..*a }))
+                OwnedArgs::Route(Box::new(RouteArgs { ids, weights, ..*a }))
             }
             Args::Experts(a) => {
-                Owned::Experts(Box::new(ExpertsArgs { out: new.tensor("out", a.out)?, ..*a }))
+                OwnedArgs::Experts(Box::new(ExpertsArgs { out: new.tensor("out", a.out)?, ..*a }))
             }
-            Args::Pre(a) => Owned::Pre(Box::new(MhcPreArgs {
+            Args::Pre(a) => OwnedArgs::Pre(Box::new(MhcPreArgs {
                 x: new.tensor("x", a.x)?,
                 post: new.tensor("post", a.post)?,
                 comb: new.tensor("comb", a.comb)?,
@@ -204,9 +203,9 @@ impl Scratch {
                 block.bytes_mut().copy_from_slice(&streams);
                 let data = new.push("out", block, Some(streams))?;
                 let out = TensorRef { data: data.cast(), ..a.streams };
-                Owned::Post(Box::new(MhcPostArgs { streams: out, out, ..*a }))
+                OwnedArgs::Post(Box::new(MhcPostArgs { streams: out, out, ..*a }))
             }
-            Args::Head(a) => Owned::Head(Box::new(MhcHeadArgs { x: new.tensor("x", a.x)?, ..*a })),
+            Args::Head(a) => OwnedArgs::Head(Box::new(MhcHeadArgs { x: new.tensor("x", a.x)?, ..*a })),
         };
         // SAFETY: the arguments are the scratch's own, with inputs that are valid while it lives.
         let places = unsafe { places(args.args(), memory)? };

@@ -1,15 +1,16 @@
 //! A rank that follows.
 
+use super::make_current;
 use super::wire::{self, Build, Counts, Fault, Hello, Told, kind};
 use crate::forward::Step;
 use crate::forward::{Forward, ops::StepError};
 use crate::guard::{Guard, GuardLog};
 use crate::observe::Probe;
 use crate::scheduler::{layouts, store};
-use crate::{Device, EngineConfig, EngineError};
+use crate::{EngineConfig, EngineError};
 use hotseam_kv::{KvStore, LayerLayout, Plan};
 use hotseam_model::Model;
-use hotseam_ranks::{Collective, Link, LinkError, Nccl, Shared};
+use hotseam_ranks::{Collective, Link, LinkError, NCCL_ID, Nccl, Shared};
 use hotseam_slots::{Phase, Slots, Snapshot};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -126,7 +127,7 @@ pub fn follow(
     };
     let join = || -> Result<Box<dyn Collective>, EngineError> {
         let failed = |error: hotseam_ranks::RankError| EngineError::Ranks(error.to_string());
-        match nccl.map(<[u8; 128]>::try_from) {
+        match nccl.map(<[u8; NCCL_ID]>::try_from) {
             None => Ok(Box::new(Shared::join(ends.shared, rank).map_err(failed)?)),
             Some(Ok(id)) => Ok(Box::new(Nccl::join(id, rank, world).map_err(failed)?)),
             Some(Err(_)) => Err(EngineError::Ranks("the leader's name of the NCCL group is none".to_owned())),
@@ -273,13 +274,7 @@ impl Follower {
             wanted: &[],
             number: told.number,
             looked_at: told.looked_at,
-            probe: Probe {
-                observer: None,
-                guard: self.guard.as_ref(),
-                shadow: None,
-                timer: None,
-                copies: None,
-            },
+            probe: Probe { guard: self.guard.as_ref(), ..Probe::default() },
         };
         match self.forward.run(&step) {
             Ok(_) => Ok(None),
@@ -300,13 +295,5 @@ impl Follower {
         self.store.ensure(&layouts).map_err(|error| error.to_string())?;
         self.table = Some((number, table, layouts));
         Ok(())
-    }
-}
-
-/// Makes a device's context current on this thread, which joins its group before it has anything else there.
-pub(crate) fn make_current(device: Device) -> Result<Option<hotseam_cuda::Device>, EngineError> {
-    match device {
-        Device::Cpu => Ok(None),
-        Device::Cuda(ordinal) => Ok(Some(hotseam_cuda::Device::open(ordinal)?)),
     }
 }

@@ -1,14 +1,16 @@
 //! The leader's ends: tables and counts ([`Peers`]), and steps.
 
+use super::Carrier;
 use super::wire::{self, Build, Counts, Fault, Hello, RankSizes, StepHead, kind};
-use super::{Carrier, RankSettings};
 use crate::{Device, EngineConfig, EngineError};
 use hotseam_kv::Plan;
-use hotseam_ranks::{Breaker, Children, Collective, Link, LinkError, Nccl, Program, RankError, Shared};
+use hotseam_ranks::{
+    Breaker, Children, Collective, Link, LinkError, NCCL_ID, Nccl, Program, RankError, Shared,
+};
 use hotseam_slots::{CallError, Counted, Digest, Peers, Rule, SlotsError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long a rank may take to load its part of the model, or the plugins of a table.
@@ -36,11 +38,25 @@ struct Tables {
     answer: Vec<u8>,
 }
 
-/// How the leader takes part in the sums.
+/// The leader's part in the sums, before its device is there.
 #[derive(Debug)]
-enum Join {
+pub(crate) enum Join {
     Shared(Shared),
-    Nccl([u8; 128]),
+    /// Name of the group, and number of its ranks.
+    Nccl([u8; NCCL_ID], u32),
+}
+
+impl Join {
+    /// Joins the group; on a device its context is current. Waits for the other ranks.
+    pub(crate) fn join(self) -> Result<Box<dyn Collective>, EngineError> {
+        match self {
+            Self::Shared(shared) => Ok(Box::new(shared)),
+            Self::Nccl(id, world) => match Nccl::join(id, 0, world) {
+                Ok(nccl) => Ok(Box::new(nccl)),
+                Err(error) => Err(EngineError::Ranks(error.to_string())),
+            },
+        }
+    }
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -49,15 +65,13 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Leader {
-    /// Starts the other ranks. They load the model while the caller does; the first table waits for them.
+    /// Starts the other ranks of an engine of these sizes; `None` if it has none. They load the model while the caller does; the
+    /// first table waits for them.
     ///
     /// # Errors
     /// If the group cannot be of this size, or a rank cannot be started.
-    pub fn start(
-        settings: &RankSettings,
-        sizes: &EngineConfig,
-        hidden_size: usize,
-    ) -> Result<Self, EngineError> {
+    pub fn start(sizes: &EngineConfig, hidden_size: usize) -> Result<Option<Arc<Self>>, EngineError> {
+        let Some(settings) = &sizes.ranks else { return Ok(None) };
         let world = settings.world;
         let failed = |error: &dyn std::fmt::Display| EngineError::Ranks(error.to_string());
         let nccl = carrier(settings.carrier, sizes.device, world)?;
@@ -78,14 +92,14 @@ impl Leader {
             };
             say(link, kind::HELLO, &hello).map_err(|e| failed(&gone(&children, rank, &e)))?;
         }
-        let join = nccl.map_or(Join::Shared(shared), Join::Nccl);
-        Ok(Self {
+        let join = nccl.map_or(Join::Shared(shared), |id| Join::Nccl(id, world));
+        Ok(Some(Arc::new(Self {
             world,
             tables: Mutex::new(Tables { links: tables, ready: false, answer: Vec::new() }),
             engine: Mutex::new(Some((steps, join))),
             breaker,
             children,
-        })
+        })))
     }
 
     /// Number of ranks.
@@ -94,10 +108,9 @@ impl Leader {
     }
 
     /// What the engine thread needs; `None` the second time.
-    pub(crate) fn take(&self) -> Option<(Steps, Start)> {
+    pub(crate) fn take(&self) -> Option<(Steps, Join)> {
         let (links, join) = lock(&self.engine).take()?;
-        let steps = Steps { links, frame: Vec::new(), answer: Vec::new() };
-        Some((steps, Start { join, world: self.world }))
+        Some((Steps { links, frame: Vec::new(), answer: Vec::new() }, join))
     }
 
     /// Why a rank ended, if one has.
@@ -187,7 +200,7 @@ fn gone(children: &Children, rank: u32, error: &LinkError) -> String {
 }
 
 /// The name of the NCCL group, if it is to carry the sums.
-fn carrier(wanted: Carrier, device: Device, world: u32) -> Result<Option<[u8; 128]>, EngineError> {
+fn carrier(wanted: Carrier, device: Device, world: u32) -> Result<Option<[u8; NCCL_ID]>, EngineError> {
     let Device::Cuda(_) = device else {
         return match wanted {
             Carrier::Nccl => Err(EngineError::Config {
@@ -212,26 +225,6 @@ fn carrier(wanted: Carrier, device: Device, world: u32) -> Result<Option<[u8; 12
         (Err(error), _) => {
             tracing::warn!(%error, "sums of ranks go through host memory");
             Ok(None)
-        }
-    }
-}
-
-/// The leader's part in the sums, before its device is there.
-#[derive(Debug)]
-pub(crate) struct Start {
-    join: Join,
-    world: u32,
-}
-
-impl Start {
-    /// Joins the group; on a device its context is current. Waits for the other ranks.
-    pub(crate) fn join(self) -> Result<Box<dyn Collective>, EngineError> {
-        match self.join {
-            Join::Shared(shared) => Ok(Box::new(shared)),
-            Join::Nccl(id) => match Nccl::join(id, 0, self.world) {
-                Ok(nccl) => Ok(Box::new(nccl)),
-                Err(error) => Err(EngineError::Ranks(error.to_string())),
-            },
         }
     }
 }

@@ -15,10 +15,10 @@ mod follower;
 mod leader;
 mod wire;
 
+use crate::{Device, EngineError};
 use std::fmt;
 use std::path::PathBuf;
 
-pub(crate) use follower::make_current;
 pub use follower::{RankEnds, RankParts, follow};
 pub use leader::Leader;
 pub(crate) use leader::{Elsewhere, Steps};
@@ -56,4 +56,12 @@ pub enum Carrier {
     Shared,
     /// NCCL.
     Nccl,
+}
+
+/// Makes a device's context current on this thread: a rank joins its group before its forward pass has the device.
+pub(crate) fn make_current(device: Device) -> Result<Option<hotseam_cuda::Device>, EngineError> {
+    match device {
+        Device::Cpu => Ok(None),
+        Device::Cuda(ordinal) => Ok(Some(hotseam_cuda::Device::open(ordinal)?)),
+    }
 }

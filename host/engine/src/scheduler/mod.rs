@@ -144,13 +144,13 @@ impl Scheduler {
         let (forward, ranks) = match leader {
             None => (Forward::new(&model, &config, None)?, None),
             Some(leader) => {
-                let (steps, start) = leader.take().ok_or_else(taken)?;
+                let (steps, join) = leader.take().ok_or_else(taken)?;
                 // Kept until the forward pass has its own hold of the context.
                 let _device = make_current(config.device)?;
                 let own = Model::clone(&model)
                     .of_rank(0, leader.world())
                     .map_err(|error| EngineError::Ranks(error.to_string()))?;
-                let forward = Forward::new(&Arc::new(own), &config, Some(start.join()?))?;
+                let forward = Forward::new(&Arc::new(own), &config, Some(join.join()?))?;
                 (forward, Some(Ranks::of(leader, steps)?))
             }
         };

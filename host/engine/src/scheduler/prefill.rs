@@ -172,8 +172,11 @@ impl Scheduler {
         let Some(observer) = sequence.ticket.observer.take().map(RefCell::new) else { return };
         let regions = self.prefill.regions(&self.prefill, &sequence.layouts);
         let held = self.prefill.held(&sequence.kv, &sequence.layouts);
-        Probe { observer: Some(&observer), guard: None, shadow: None, timer: None, copies: None }
-            .handed(&mut Handed::all(self.forward.memory(), &regions, &held));
+        Probe { observer: Some(&observer), ..Probe::default() }.handed(&mut Handed::all(
+            self.forward.memory(),
+            &regions,
+            &held,
+        ));
         sequence.ticket.observer = Some(observer.into_inner());
     }
 }

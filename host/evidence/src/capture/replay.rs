@@ -3,16 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use hotseam_abi::{
-    CompressArgs, CoreArgs, ExpertsArgs, MhcHeadArgs, MhcPostArgs, MhcPreArgs, PoolRef, RouteArgs,
-    SelectArgs, StepCtx, StoreArgs, layout,
-};
+use hotseam_abi::{PoolRef, SelectArgs, StepCtx, layout};
 use hotseam_conformance::Form;
 use hotseam_conformance::layouts::{Entry, EntryMut, Parts, Shape};
 use hotseam_conformance::truth::layout as layouts;
 use hotseam_engine::observe::{Args, Block, Scratch};
 use hotseam_loader::Device;
-use hotseam_slots::{CellId, Generation, Op, Phase};
+use hotseam_slots::{CellId, Generation, Op, OwnedArgs, Phase};
 use serde::Serialize;
 
 use super::check::check;
@@ -23,38 +20,9 @@ use crate::compare::judge::{Judged, judge, truth};
 use crate::compare::values::{plain, pool_layout};
 use crate::compare::{ChoiceError, FloatError};
 
-/// Arguments out of a file.
-enum Owned {
-    Store(StoreArgs),
-    Compress(CompressArgs),
-    Core(CoreArgs),
-    Select(SelectArgs),
-    Route(RouteArgs),
-    Experts(ExpertsArgs),
-    Pre(MhcPreArgs),
-    Post(MhcPostArgs),
-    Head(MhcHeadArgs),
-}
-
-impl Owned {
-    fn args(&self) -> Args<'_> {
-        match self {
-            Self::Store(a) => Args::Store(a),
-            Self::Compress(a) => Args::Compress(a),
-            Self::Core(a) => Args::Core(a),
-            Self::Select(a) => Args::Select(a),
-            Self::Route(a) => Args::Route(a),
-            Self::Experts(a) => Args::Experts(a),
-            Self::Pre(a) => Args::Pre(a),
-            Self::Post(a) => Args::Post(a),
-            Self::Head(a) => Args::Head(a),
-        }
-    }
-}
-
 /// A call out of a file, checked.
 struct Loaded {
-    owned: Owned,
+    owned: OwnedArgs,
     /// What the arguments point to.
     _memory: Memory,
 }
@@ -168,7 +136,7 @@ impl Capture {
 }
 
 /// Fills in the arguments of an op.
-fn build(reader: &mut Reader<'_>, op: Op) -> Result<Owned, CaptureError> {
+fn build(reader: &mut Reader<'_>, op: Op) -> Result<OwnedArgs, CaptureError> {
     /// Arguments before their fields are read: null pointers, no numbers.
     fn blank<A>() -> A {
         // SAFETY: the argument structs are plain numbers and raw pointers, for which zero bytes are a value.
@@ -181,7 +149,7 @@ fn build(reader: &mut Reader<'_>, op: Op) -> Result<Owned, CaptureError> {
         ($variant:ident, $walk:path) => {{
             let mut args = blank();
             $walk(reader, &mut args)?;
-            Ok(Owned::$variant(args))
+            Ok(OwnedArgs::$variant(Box::new(args)))
         }};
     }
     match op {

@@ -66,11 +66,8 @@ impl Launch {
     fn again(&self, sizes: &EngineConfig) -> Result<Engine, TargetError> {
         let failed =
             |error: &dyn fmt::Display| TargetError::Setup(format!("a new launch does not start: {error}"));
-        let ranks = sizes
-            .ranks
-            .as_ref()
-            .map(|ranks| Leader::start(ranks, sizes, self.engine.model().config.hidden_size).map(Arc::new));
-        let leader = ranks.transpose().map_err(|error| failed(&error))?;
+        let hidden = self.engine.model().config.hidden_size;
+        let leader = Leader::start(sizes, hidden).map_err(|error| failed(&error))?;
         let slots = local::fresh(self.slots(), sizes.topology, leader)
             .map_err(|error| TargetError::Setup(format!("no plugins for a new launch: {error}")))?;
         Engine::start(self.engine.model().clone(), slots, sizes.clone()).map_err(|error| failed(&error))

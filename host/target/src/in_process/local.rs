@@ -69,9 +69,5 @@ pub(super) fn fresh(
     let registry = old.registry();
     let loader = registry.loader().again()?;
     let geometry = Geometry { topology, ..registry.geometry().clone() };
-    let slots = Slots::new(Registry::new(loader, geometry).on(registry.device()));
-    Ok(Arc::new(match leader {
-        Some(leader) => slots.with_peers(leader),
-        None => slots,
-    }))
+    Ok(Arc::new(Slots::new(Registry::new(loader, geometry).on(registry.device())).with_peers(leader)))
 }

@@ -90,26 +90,19 @@ fn weights_that_stream() {
     }
 }
 
-#[test]
-fn streamed_weights_are_the_hosts_to_the_bit() {
-    let mut kit = Kit::new(9);
-    let ops = Ops::load().unwrap();
-    for format in FORMATS {
-        // Rows of the unit matrix: a product is one value of a weight, plus zeros.
-        let (n, k, rows) = (18, 256, 8);
-        let w = kit.weight(format, n, k);
-        for first in (0..k).step_by(rows) {
-            let unit: Vec<f32> =
-                (0..rows * k).map(|i| if i % k == first + i / k { 1.0 } else { 0.0 }).collect();
-            let x = Both::new(&unit, &[rows, k], dtype::F32);
-            let y = Both::out(&[rows, n]);
-            ops.linear(kit.stream.raw(), &x.device(), &w.device(), &y.device()).unwrap();
-            kit.wait();
-            let (values, got) = (w.values(), y.result());
-            for (i, got) in got.iter().enumerate() {
-                let want = values[i % n * k + first + i / n];
-                assert_eq!(*got, want, "format {format}, row {}, input {}", i % n, first + i / n);
-            }
+/// Multiplies rows of the unit matrix, `rows` at a time: each product is one value of a weight, plus zeros.
+fn weights_come_out(kit: &mut Kit, ops: &Ops, format: u32, [n, k]: [usize; 2], rows: usize) {
+    let w = kit.weight(format, n, k);
+    for first in (0..k).step_by(rows) {
+        let unit: Vec<f32> = (0..rows * k).map(|i| if i % k == first + i / k { 1.0 } else { 0.0 }).collect();
+        let x = Both::new(&unit, &[rows, k], dtype::F32);
+        let y = Both::out(&[rows, n]);
+        ops.linear(kit.stream.raw(), &x.device(), &w.device(), &y.device()).unwrap();
+        kit.wait();
+        let (values, got) = (w.values(), y.result());
+        for (i, got) in got.iter().enumerate() {
+            let want = values[i % n * k + first + i / n];
+            assert_eq!(*got, want, "format {format}, row {}, input {}", i % n, first + i / n);
         }
     }
 }
@@ -120,23 +113,10 @@ fn weights_are_the_hosts_to_the_bit() {
     let ops = Ops::load().unwrap();
     for format in FORMATS {
         for rows in [8, 288] {
-            // Rows of the unit matrix: a product is one value of a weight, plus zeros.
-            let (n, k) = (9, 288);
-            let w = kit.weight(format, n, k);
-            for first in (0..k).step_by(rows) {
-                let unit: Vec<f32> =
-                    (0..rows * k).map(|i| if i % k == first + i / k { 1.0 } else { 0.0 }).collect();
-                let x = Both::new(&unit, &[rows, k], dtype::F32);
-                let y = Both::out(&[rows, n]);
-                ops.linear(kit.stream.raw(), &x.device(), &w.device(), &y.device()).unwrap();
-                kit.wait();
-                let (values, got) = (w.values(), y.result());
-                for (i, got) in got.iter().enumerate() {
-                    let want = values[i % n * k + first + i / n];
-                    assert_eq!(*got, want, "format {format}, row {}, input {}", i % n, first + i / n);
-                }
-            }
+            weights_come_out(&mut kit, &ops, format, [9, 288], rows);
         }
+        // Those that stream.
+        weights_come_out(&mut kit, &ops, format, [18, 256], 8);
     }
 }
 
