@@ -1,16 +1,13 @@
 //! Steps on a CUDA device: logits against truth on the CPU, graphs against single calls, and swaps under load. On the device that
 //! `scripts/cuda-emulator` makes, or with `HOTSEAM_CUDA=device` on the machine's own, where lengths and loads are larger.
 
-use hotseam_engine::{Engine, EngineConfig, Event, Request};
-use hotseam_slots::LayoutPolicy;
-use hotseam_tests::cuda::{device, is_real, stock};
+use hotseam_engine::{Engine, EngineConfig, Request};
+use hotseam_tests::cuda::{Load, device, is_real, stock, swapped_under_load};
 use hotseam_tests::{
     Checkpoint, all, argmax, config, cuda, difference, engine, goldens, logits, plugins, rule, tapped,
 };
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 /// Goal of a bf16 cache: largest difference over the range of the logits.
 const BF16_BOUND: f32 = 2e-3;
@@ -142,99 +139,23 @@ fn twin(dir: &tempfile::TempDir, seam: &str) -> PathBuf {
     path
 }
 
-/// Streams run while every seam is swapped to and fro. No request fails, tokens stay the same, and no gap between two tokens is
-/// longer than a swap of one decode step may make it.
+/// Streams run while every seam is swapped to and fro.
 #[test]
 fn every_seam_is_swapped_under_load_with_graphs() {
     if !device() {
         return;
     }
-    let (streams, answer, least) = if is_real() { (8, 160, 100) } else { (2, 10, 8) };
-    let tokens = goldens::ladder(Checkpoint::Nano).tokens;
     let engine = cuda::engine(&Checkpoint::Nano.model(), stock("bf16", "f32"), sizes());
-    let (started, gaps) = (Instant::now(), std::sync::Mutex::new(Vec::new()));
-    let answers = || -> Vec<Vec<u32>> {
-        let handles: Vec<_> = (0..streams)
-            .map(|i| {
-                let prompt = tokens[i * 11..i * 11 + 20 + i * 31].to_vec();
-                engine.submit(Request::greedy(prompt, answer)).expect("taken")
-            })
-            .collect();
-        std::thread::scope(|scope| {
-            let read = |handle: hotseam_engine::Handle| {
-                let (mut ids, mut last) = (Vec::new(), None::<Instant>);
-                loop {
-                    match handle.recv() {
-                        Some(Event::Token { id, .. }) => {
-                            let now = Instant::now();
-                            if let Some(last) = last.replace(now) {
-                                gaps.lock().expect("no reader panics").push(now - last);
-                            }
-                            ids.push(id);
-                        }
-                        Some(Event::Done { .. }) => return ids,
-                        Some(Event::Failed { code, message }) => panic!("{code}: {message}"),
-                        Some(_) => {}
-                        None => panic!("the engine stopped"),
-                    }
-                }
-            };
-            let readers: Vec<_> = handles.into_iter().map(|h| scope.spawn(move || read(h))).collect();
-            readers.into_iter().map(|r| r.join().expect("a reader")).collect()
-        })
-    };
-    let want = answers();
-    let quiet = take(&gaps);
     let dir = tempfile::Builder::new().prefix("twins-").tempdir_in(plugins()).expect("a directory");
     let twins: Vec<PathBuf> = SEAMS.iter().map(|seam| twin(&dir, seam)).collect();
-    let done = AtomicBool::new(false);
-    let swaps = std::thread::scope(|scope| {
-        let swapper = scope.spawn(|| {
-            let mut swaps = 0;
-            while swaps < least && !done.load(Ordering::Relaxed) {
-                let (seam, options) = (SEAMS[swaps % 4], ["{kv: bf16}", "{keys: f32}", "", ""][swaps % 4]);
-                let variant = match (swaps / 4) % 2 {
-                    0 => format!("{}{options}", twins[swaps % 4].display()),
-                    _ => format!("{seam}/cuda-stock{options}"),
-                };
-                let select = if swaps % 3 == 0 && seam != "indexer" {
-                    format!("{seam}@decode:layers=2-6")
-                } else {
-                    seam.into()
-                };
-                let report = engine.slots().swap("live", rule(&select, &variant), LayoutPolicy::Refuse);
-                report.unwrap_or_else(|e| panic!("swap {swaps}, {select} to {variant}: {e}"));
-                swaps += 1;
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            swaps
-        });
-        let mut rounds = 0;
-        while !swapper.is_finished() {
-            assert_eq!(answers(), want, "round {rounds}");
-            rounds += 1;
-        }
-        done.store(true, Ordering::Relaxed);
-        swapper.join().expect("every swap is made")
+    let load = Load::of_this_device(if is_real() { 100 } else { 8 });
+    swapped_under_load(&engine, load, |swap| {
+        let (seam, options) = (SEAMS[swap % 4], ["{kv: bf16}", "{keys: f32}", "", ""][swap % 4]);
+        let variant = match (swap / 4) % 2 {
+            0 => format!("{}{options}", twins[swap % 4].display()),
+            _ => format!("{seam}/cuda-stock{options}"),
+        };
+        let narrow = swap % 3 == 0 && seam != "indexer";
+        (if narrow { format!("{seam}@decode:layers=2-6") } else { seam.into() }, variant)
     });
-    let busy = take(&gaps);
-    let at = |gaps: &[Duration], percent: usize| gaps[(gaps.len() - 1) * percent / 100].as_secs_f64() * 1e3;
-    println!(
-        "{swaps} swaps under {streams} streams with graphs, no failed request, tokens equal, {:.0} s; gaps between tokens, p50, \
-         p99 and longest: {:.2}, {:.2}, {:.2} ms without swaps, {:.2}, {:.2}, {:.2} ms with",
-        started.elapsed().as_secs_f64(),
-        at(&quiet, 50),
-        at(&quiet, 99),
-        at(&quiet, 100),
-        at(&busy, 50),
-        at(&busy, 99),
-        at(&busy, 100)
-    );
-    assert!(swaps >= least);
-}
-
-fn take(gaps: &std::sync::Mutex<Vec<Duration>>) -> Vec<Duration> {
-    let mut taken = std::mem::take(&mut *gaps.lock().expect("no reader panics"));
-    taken.sort_unstable();
-    taken
 }

@@ -2,6 +2,7 @@
 // weights, scores of all complete entries, and the choice among them.
 #include "compress.cuh"
 #include "select.cuh"
+#include "select_ragged.cuh"
 #include "select_scores.cuh"
 #include "select_topk.cuh"
 
@@ -49,3 +50,6 @@ KERNEL_BOUNDED(hotseam_indexer_choose, SelectParams, TOPK_THREADS) {
     SHARED TopkShared shared;
     topk_block(p, shared);
 }
+
+// Grid: blocks that share the scores of a row, rows.
+KERNEL_BOUNDED(hotseam_indexer_ragged, RaggedParams, RAGGED_THREADS) { ragged_block(p); }

@@ -1,5 +1,6 @@
 //! `indexer.compress` and `indexer.select`.
 
+mod ragged;
 mod select;
 pub mod sm120;
 
@@ -8,6 +9,7 @@ use crate::{compress, failed};
 use hotseam_cuda::{Kernel, Module};
 use hotseam_sdk::abi::{Batch, CompressArgs};
 use hotseam_sdk::{Ctx, Result};
+pub use ragged::{Choose, Scored};
 
 /// The kernels of the seam, loaded into the current context.
 #[derive(Debug)]
@@ -20,6 +22,7 @@ pub struct Indexer {
     scores: Kernel,
     scores_mma: Kernel,
     choose: Kernel,
+    ragged: Kernel,
 }
 
 impl Indexer {
@@ -39,6 +42,7 @@ impl Indexer {
             scores: kernel("scores")?,
             scores_mma: kernel("scores_mma")?,
             choose: kernel("choose")?,
+            ragged: kernel("ragged")?,
         })
     }
 

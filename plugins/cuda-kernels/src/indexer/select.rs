@@ -1,6 +1,7 @@
 //! `indexer.select`.
 
 use super::Indexer;
+use super::ragged::{Choose, ROW_BYTES, ROW_PARTS, Scored};
 use crate::failed;
 use crate::gemm::{FEW_ROWS, TILE, TILE_THREADS, few_threads, is_few};
 use crate::pools::{most_entries, served};
@@ -26,6 +27,9 @@ const MMA_HEADS: u32 = 128;
 const CHOOSE_THREADS: u32 = 512;
 /// Blocks of scores of a launch that occupy a device; with more, a block takes several tiles.
 const BLOCKS: u32 = 1024;
+/// Threads of a block that looks through scores, and the scores that it takes in a step.
+const RAGGED_THREADS: u32 = 256;
+const RAGGED_EACH: u32 = 4 * RAGGED_THREADS;
 /// Most rows of a launch: a grid has no more blocks in y.
 const MOST_ROWS: u32 = 65_535;
 
@@ -43,6 +47,15 @@ pub(super) struct Params {
     pub(super) width: u32,
 }
 
+/// `RaggedParams` of `cuda/select_ragged.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RaggedParams {
+    select: Params,
+    lengths: u64,
+    offsets: u64,
+}
+
 impl Indexer {
     /// `indexer.select`. Ids are written in rising order, ties go to the lower entry, and an entry that no page is mapped for
     /// scores minus infinity. A row that keeps all its entries is not scored, unless the tap is wanted. Padded rows get -1.
@@ -55,10 +68,30 @@ impl Indexer {
     /// # Safety
     /// As [`Self::compress`].
     pub unsafe fn select(&self, ctx: &Ctx, a: &SelectArgs, batch: &Batch) -> Result<()> {
+        // SAFETY: the caller's contract.
+        unsafe { self.select_by(ctx, a, batch, None) }
+    }
+
+    /// As [`Self::select`], with the choice among the scores made by `choose`, if there is one. A call in which every row keeps all
+    /// its entries has no scores and does not ask it.
+    ///
+    /// # Errors
+    /// As [`Self::select`], and those of `choose`.
+    ///
+    /// # Safety
+    /// As [`Self::compress`].
+    pub unsafe fn select_by(
+        &self,
+        ctx: &Ctx,
+        a: &SelectArgs,
+        batch: &Batch,
+        choose: Option<&dyn Choose>,
+    ) -> Result<()> {
         served(&a.keys, "keys")?;
         let (queries, heads) = (u64::from(a.heads) * u64::from(a.keys.dim), u64::from(a.heads));
         let entries = most_entries(&a.keys, a.rope.cos.shape[0], a.ratio);
         let scored = entries > if a.scores.is_null() { a.topk } else { 0 };
+        let choose = choose.filter(|_| scored && a.topk > 0);
         let mut params = Params {
             args: *a,
             batch: *batch,
@@ -67,17 +100,23 @@ impl Indexer {
             scores: 0,
             first_row: 0,
             rows: 0,
-            width: entries,
+            // Rows of scores that others read begin where they can read four at once.
+            width: if choose.is_some() { entries.next_multiple_of(4) } else { entries },
         };
-        let mut most = MOST_ROWS;
+        let (mut most, mut lengths, mut offsets) = (MOST_ROWS, 0, 0);
         if scored && batch.n_rows > 0 {
             let width = u64::from(params.width);
             let mut workspace = Workspace::of(ctx);
-            most = workspace.units(4 * (queries + heads + width), 3, batch.n_rows)?.min(MOST_ROWS);
+            let of_row = 4 * (queries + heads + width) + choose.map_or(0, |_| ROW_BYTES);
+            let parts = 3 + choose.map_or(0, |_| ROW_PARTS);
+            most = workspace.units(of_row, parts, batch.n_rows)?.min(MOST_ROWS);
             let rows = u64::from(most);
             params.q = workspace.take(4 * rows * queries)?;
             params.weights = workspace.take(4 * rows * heads)?;
             params.scores = workspace.take(4 * rows * width)?;
+            if choose.is_some() {
+                (lengths, offsets) = (workspace.take(4 * rows)?, workspace.take(4 * rows)?);
+            }
         }
         for (first_row, rows) in chunks(batch.n_rows, most) {
             let params = Params { first_row, rows, ..params };
@@ -86,11 +125,36 @@ impl Indexer {
                 if scored {
                     self.score(ctx.stream(), &params)?;
                 }
-                let grid = [rows, 1, 1];
-                self.choose.launch_early(ctx.stream(), grid, CHOOSE_THREADS, 0, &params).map_err(failed)?;
+                match choose {
+                    Some(choose) => {
+                        let scored = self.ragged(ctx.stream(), &params, lengths, offsets)?;
+                        choose.choose(ctx, &scored)?;
+                    }
+                    None => {
+                        let grid = [rows, 1, 1];
+                        self.choose
+                            .launch_early(ctx.stream(), grid, CHOOSE_THREADS, 0, &params)
+                            .map_err(failed)?;
+                    }
+                }
             }
         }
         Ok(())
+    }
+
+    /// What a [`Choose`] is given of the rows that `params` names.
+    ///
+    /// # Safety
+    /// As [`Self::select`].
+    unsafe fn ragged(&self, stream: u64, params: &Params, lengths: u64, offsets: u64) -> Result<Scored> {
+        let (args, rows, width) = (&params.args, params.rows, params.width);
+        let ragged = RaggedParams { select: *params, lengths, offsets };
+        let grid = [width.div_ceil(RAGGED_EACH).min(BLOCKS.div_ceil(rows)), rows, 1];
+        // SAFETY: the caller's contract; the struct is the kernel's.
+        unsafe { self.ragged.launch_early(stream, grid, RAGGED_THREADS, 0, &ragged).map_err(failed)? };
+        let ids = args.ids.wrapping_add(params.first_row as usize * args.topk as usize) as u64;
+        let (scores, topk, device) = (params.scores, args.topk, args.x.device_id);
+        Ok(Scored { scores, lengths, offsets, ids, rows, width, topk, device })
     }
 
     /// Queries and head weights of the rows that `params` names.

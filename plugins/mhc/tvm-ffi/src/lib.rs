@@ -2,20 +2,10 @@
 //!
 //! The kernel is a function `(f [rows, hidden], post [rows, hc], comb [rows, hc, hc], streams [rows, hc, hidden])` of
 //! contiguous f32 tensors on the CPU, exported with `TVM_FFI_DLL_EXPORT_TYPED_FUNC`, that overwrites `streams` as the
-//! contract says of `mhc.post`. It may read padded rows and write anything there. Neither Python nor the package that
-//! the runtime comes from is needed to run it: `libtvm_ffi.so` is.
-//!
-//! The hashes of module and runtime are options, so that they are part of the variant's hash, and no code runs that the
-//! operator did not name.
+//! contract says of `mhc.post`. It may read padded rows and write anything there.
 
-mod ffi;
-mod kernel;
-mod library;
-
-use ffi::{Any, Tensor};
-use hotseam_sdk::{Ctx, Error, Host, Mhc, Plugin, Result, export_plugin, views};
-use kernel::Kernel;
-use library::Library;
+use hotseam_sdk::{Ctx, Host, Mhc, Plugin, Result, export_plugin, views};
+use hotseam_tvm_ffi::{Any, Element, Files, Kernel, Place, Tensor};
 
 /// Options of the variant.
 #[derive(Debug, Clone, serde::Deserialize)]
@@ -45,14 +35,9 @@ impl TvmFfi {
     /// # Errors
     /// If an option is empty or names a file of another content, or the module is not for this runtime.
     pub fn load(options: &Options) -> Result<Self> {
-        for (name, value) in [("module", &options.module), ("runtime", &options.runtime)] {
-            if value.is_empty() {
-                return Err(Error::unsupported(format!("option {name} is empty, expected an absolute path")));
-            }
-        }
-        let runtime = Library::open("runtime", &options.runtime, &options.runtime_sha256)?;
-        let module = Library::open("module", &options.module, &options.module_sha256)?;
-        Ok(Self { kernel: Kernel::new(&runtime, &module, &options.function)? })
+        let Options { module, module_sha256, function, runtime, runtime_sha256 } = options;
+        let files = Files { module, module_sha256, runtime, runtime_sha256 };
+        Ok(Self { kernel: Kernel::load(&files, function)? })
     }
 
     /// Runs the kernel on `[rows, hc, hidden]` streams.
@@ -64,10 +49,11 @@ impl TvmFfi {
         if n == 0 {
             return Ok(());
         }
-        let mut f = Tensor::new(a.f.as_ptr(), [n, hidden]);
-        let mut post = Tensor::new(a.post.as_ptr(), [n, hc]);
-        let mut comb = Tensor::new(a.comb.as_ptr(), [n, hc, hc]);
-        let mut streams = Tensor::new(a.streams.as_mut_ptr(), [n, hc, hidden]);
+        let (cpu, f32) = (Place::Cpu, Element::F32);
+        let mut f = Tensor::new(cpu, f32, a.f.as_ptr().cast(), [n, hidden]);
+        let mut post = Tensor::new(cpu, f32, a.post.as_ptr().cast(), [n, hc]);
+        let mut comb = Tensor::new(cpu, f32, a.comb.as_ptr().cast(), [n, hc, hc]);
+        let mut streams = Tensor::new(cpu, f32, a.streams.as_mut_ptr().cast(), [n, hc, hidden]);
         let args =
             [Any::tensor(&mut f), Any::tensor(&mut post), Any::tensor(&mut comb), Any::tensor(&mut streams)];
         // SAFETY: the tensors live to the end of this function; the view checked shapes, and lends `streams` for writing.

@@ -4,8 +4,10 @@ use std::ffi::c_void;
 
 /// Major and minor version whose layouts these are.
 pub(crate) const VERSION: (u32, u32) = (0, 1);
-/// `kTVMFFINone`.
+/// `kTVMFFINone`, `kTVMFFIInt` and `kTVMFFIBool`.
 const NONE: i32 = 0;
+const INT: i32 = 1;
+const BOOL: i32 = 2;
 /// `kTVMFFIDLTensorPtr`.
 const DL_TENSOR: i32 = 7;
 /// `kTVMFFIStaticObjectBegin`: from here on a value is an object with a reference count.
@@ -16,7 +18,7 @@ const OBJECT_HEADER: usize = 24;
 /// `TVMFFIAny`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Any {
+pub struct Any {
     type_index: i32,
     zero_padding: u32,
     value: *mut c_void,
@@ -24,10 +26,20 @@ pub(crate) struct Any {
 
 impl Any {
     /// Nothing; what a result must be before the call.
-    pub(crate) const NONE: Self = Self { type_index: NONE, zero_padding: 0, value: std::ptr::null_mut() };
+    pub const NONE: Self = Self { type_index: NONE, zero_padding: 0, value: std::ptr::null_mut() };
+
+    /// An integer.
+    pub fn int(value: i64) -> Self {
+        Self { type_index: INT, zero_padding: 0, value: std::ptr::without_provenance_mut(value as usize) }
+    }
+
+    /// A truth value.
+    pub fn bool(value: bool) -> Self {
+        Self { type_index: BOOL, zero_padding: 0, value: std::ptr::without_provenance_mut(value.into()) }
+    }
 
     /// A borrowed tensor. It is valid as long as the tensor stays where it is.
-    pub(crate) fn tensor<const N: usize>(tensor: &mut Tensor<N>) -> Self {
+    pub fn tensor<const N: usize>(tensor: &mut Tensor<N>) -> Self {
         tensor.raw.shape = tensor.shape.as_ptr();
         tensor.raw.strides = tensor.strides.as_ptr();
         Self { type_index: DL_TENSOR, zero_padding: 0, value: (&raw mut tensor.raw).cast() }
@@ -57,9 +69,47 @@ struct DlTensor {
 
 const _: () = assert!(size_of::<DlTensor>() == 48 && size_of::<Any>() == 16);
 
-/// A contiguous f32 tensor of `N` dimensions on the CPU, with its shape.
+/// What a tensor's elements are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Element {
+    /// 32-bit floating point.
+    F32,
+    /// 32-bit signed integer.
+    I32,
+}
+
+impl Element {
+    /// `DLDataTypeCode`.
+    fn code(self) -> u8 {
+        match self {
+            Self::I32 => 0,
+            Self::F32 => 2,
+        }
+    }
+}
+
+/// Where a tensor's memory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In host memory.
+    Cpu,
+    /// On the CUDA device of this ordinal.
+    Cuda(u32),
+}
+
+impl Place {
+    /// `DLDeviceType` and the number of the device.
+    pub(crate) fn device(self) -> (i32, i32) {
+        match self {
+            Self::Cpu => (1, 0),
+            Self::Cuda(ordinal) => (2, ordinal as i32),
+        }
+    }
+}
+
+/// A contiguous tensor of `N` dimensions, with its shape.
 #[derive(Debug)]
-pub(crate) struct Tensor<const N: usize> {
+pub struct Tensor<const N: usize> {
     raw: DlTensor,
     shape: [i64; N],
     strides: [i64; N],
@@ -67,18 +117,19 @@ pub(crate) struct Tensor<const N: usize> {
 
 impl<const N: usize> Tensor<N> {
     /// Describes memory that is read, or written if the kernel's contract says so.
-    pub(crate) fn new(data: *const f32, shape: [usize; N]) -> Self {
+    pub fn new(place: Place, element: Element, data: *const c_void, shape: [usize; N]) -> Self {
         let shape = shape.map(|n| n as i64);
         let mut strides = [1; N];
         for d in (1..N).rev() {
             strides[d - 1] = strides[d] * shape[d];
         }
+        let (device_type, device_id) = place.device();
         let raw = DlTensor {
-            data: data.cast_mut().cast(),
-            device_type: 1,
-            device_id: 0,
+            data: data.cast_mut(),
+            device_type,
+            device_id,
             ndim: N as i32,
-            code: 2,
+            code: element.code(),
             bits: 32,
             lanes: 1,
             shape: std::ptr::null(),
@@ -98,6 +149,14 @@ pub(crate) type GetVersion = unsafe extern "C" fn(version: *mut [u32; 3]);
 pub(crate) type MoveError = unsafe extern "C" fn(result: *mut *mut c_void);
 /// `TVMFFIObjectDecRef`.
 pub(crate) type Release = unsafe extern "C" fn(object: *mut c_void) -> i32;
+
+/// `TVMFFIEnvSetStream`; the stream before goes to `before` unless that is null.
+pub(crate) type SetStream = unsafe extern "C" fn(
+    device_type: i32,
+    device_id: i32,
+    stream: *mut c_void,
+    before: *mut *mut c_void,
+) -> i32;
 
 /// `TVMFFIByteArray`.
 #[repr(C)]
