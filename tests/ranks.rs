@@ -4,7 +4,7 @@
 use hotseam_engine::{Engine, EngineConfig, Event, Request};
 use hotseam_slots::{CellId, LayoutPolicy, Op};
 use hotseam_tests::http::{Server, hotseam, run};
-use hotseam_tests::ranks::{nano, start};
+use hotseam_tests::ranks::{child_of, kill, nano, start};
 use hotseam_tests::{
     Checkpoint, all, argmax, config, difference, full, goldens, logits, plugins, root, rule, tapped,
 };
@@ -244,24 +244,9 @@ fn a_fault_on_one_rank_is_found_with_the_rank() {
     println!("{} runs: {} {}", report["runs"], culprit["selector"], culprit["change"]);
 }
 
-/// The first child of a process.
-fn child_of(parent: u32) -> Option<u32> {
-    let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok();
-    let of_thread = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("children")).ok();
-    let threads = std::fs::read_dir(format!("/proc/{parent}/task")).ok()?;
-    let all = children.into_iter().chain(threads.flatten().filter_map(of_thread));
-    all.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>())
-        .next()
-}
-
 fn is_zombie(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     status.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
-}
-
-fn kill(pid: u32) {
-    let done = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().expect("kill");
-    assert!(done.success());
 }
 
 #[test]

@@ -26,6 +26,7 @@ pub struct Server {
     pub admin: PathBuf,
     config: PathBuf,
     overrides: Vec<String>,
+    variables: Vec<(String, String)>,
     dir: tempfile::TempDir,
 }
 
@@ -74,13 +75,19 @@ impl Server {
 
     /// Serves a configuration with `overrides`, and waits until it is ready. Its state is in a directory of its own.
     pub fn serve(config: &Path, overrides: &[&str]) -> Self {
+        Self::serve_in(config, overrides, &[])
+    }
+
+    /// As [`Server::serve`], with more variables of the environment.
+    pub fn serve_in(config: &Path, overrides: &[&str], variables: &[(&str, &str)]) -> Self {
         // The server refuses an admin socket in a directory that others can enter.
         let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
         let dir = tempfile::Builder::new().permissions(private).tempdir().expect("a temporary directory");
         let overrides = overrides.iter().map(|o| (*o).to_owned()).collect::<Vec<_>>();
-        let (process, address) = spawn(config, &overrides, dir.path());
+        let variables = variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect::<Vec<_>>();
+        let (process, address) = spawn(config, &overrides, &variables, dir.path());
         let admin = dir.path().join(SOCKET);
-        Self { process, address, admin, config: config.to_owned(), overrides, dir }
+        Self { process, address, admin, config: config.to_owned(), overrides, variables, dir }
     }
 
     /// Ends the process with SIGKILL and starts another like it in the same directory.
@@ -98,7 +105,7 @@ impl Server {
 
     /// Starts another process like it, of which nothing is left but its directory.
     pub fn start_again(&mut self) {
-        (self.process, self.address) = spawn(&self.config, &self.overrides, self.dir.path());
+        (self.process, self.address) = spawn(&self.config, &self.overrides, &self.variables, self.dir.path());
     }
 
     /// Number of the process.
@@ -179,8 +186,9 @@ impl Drop for Server {
 }
 
 /// Starts a server and waits until it is ready; returns it and its address.
-fn spawn(config: &Path, overrides: &[String], dir: &Path) -> (Child, String) {
+fn spawn(config: &Path, overrides: &[String], variables: &[(String, String)], dir: &Path) -> (Child, String) {
     let mut command = hotseam();
+    command.envs(variables.iter().map(|(k, v)| (k, v)));
     std::fs::create_dir_all(dir.join(TEMPORARY)).expect("a directory");
     command.args(["serve", "-c"]).arg(config).env("TMPDIR", dir.join(TEMPORARY));
     command.args(["--set", "server.listen=127.0.0.1:0", "--set"]);

@@ -46,3 +46,22 @@ pub fn start(
     slots.define("live", rules).map_err(|error| EngineError::Ranks(error.to_string()))?;
     Engine::start(Arc::clone(model), Arc::new(slots), config)
 }
+
+/// The first child of a process.
+pub fn child_of(parent: u32) -> Option<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok();
+    let of_thread = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("children")).ok();
+    let threads = std::fs::read_dir(format!("/proc/{parent}/task")).ok()?;
+    let all = children.into_iter().chain(threads.flatten().filter_map(of_thread));
+    all.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>())
+        .next()
+}
+
+/// Ends a process with SIGKILL.
+///
+/// # Panics
+/// If it is not there.
+pub fn kill(pid: u32) {
+    let done = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().expect("kill");
+    assert!(done.success());
+}

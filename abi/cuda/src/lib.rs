@@ -1,4 +1,4 @@
-//! The CUDA driver as Hotseam uses it: devices, memory, streams, events, modules and graphs, with typed errors.
+//! The CUDA driver as Hotseam uses it: devices, memory, streams, events, modules and graphs, with typed errors; and NCCL ([`nccl`]).
 //!
 //! Nothing here is linked against CUDA: the driver's library is opened when it is first asked for, so the same file runs with
 //! and without a GPU. Addresses of device memory, contexts and streams are plain `u64`, as they cross the plugin contract.
@@ -13,6 +13,7 @@ mod error;
 mod graph;
 mod memory;
 mod module;
+pub mod nccl;
 mod stream;
 
 pub use device::{Device, Facts, capabilities};

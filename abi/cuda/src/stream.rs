@@ -1,7 +1,7 @@
 //! Streams and events.
 
 use crate::error::{Result, check};
-use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUstream, CUstream_flags};
+use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUresult, CUstream, CUstream_flags};
 
 /// A stream of its own, which does not wait for the default stream.
 #[derive(Debug)]
@@ -78,6 +78,18 @@ impl Event {
     pub fn record(&self, stream: u64) -> Result<()> {
         // SAFETY: the event is alive; the driver checks the stream.
         check("cuEventRecord", unsafe { sys::cuEventRecord(self.0, stream as CUstream) })
+    }
+
+    /// Whether everything before it has ended; also if it was not recorded yet.
+    ///
+    /// # Errors
+    /// Tells of failures of what was enqueued.
+    pub fn is_done(&self) -> Result<bool> {
+        // SAFETY: the event is alive.
+        match unsafe { sys::cuEventQuery(self.0) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            code => check("cuEventQuery", code).map(|()| true),
+        }
     }
 
     /// Seconds from `earlier` to this event; waits for it.

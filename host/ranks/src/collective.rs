@@ -46,4 +46,13 @@ pub trait Collective: Send {
     /// # Errors
     /// If a rank is gone or the carrier failed; no further call can succeed then.
     unsafe fn all_reduce(&self, values: Values, n: usize) -> Result<(), RankError>;
+
+    /// Waits for what is in the stream of a device, if sums may be in it: they end too if a rank is gone.
+    ///
+    /// # Errors
+    /// As [`Collective::all_reduce`].
+    fn settle(&self, stream: u64) -> Result<(), RankError> {
+        let _ = stream;
+        Ok(())
+    }
 }

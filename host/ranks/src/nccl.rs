@@ -1,21 +1,36 @@
 //! Sums over NCCL, between ranks that have a device each.
 
-use crate::{Collective, RankError, Values};
-use cudarc::get_lib_name_candidates;
-use cudarc::nccl::{result, sys};
-use std::ffi::CStr;
+use crate::{Breaker, Collective, RankError, Values};
+use hotseam_cuda::nccl::{self, NcclError, types};
+use hotseam_cuda::{CudaError, Event};
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::time::{Duration, Instant};
 
 /// Bytes of the name of a group.
 pub const NCCL_ID: usize = 128;
-/// Oldest version of NCCL, as it counts them: that of the declarations.
-const OLDEST: i32 = 22_200;
+/// A mark is put into the stream after so many sums, and the host is at most two marks ahead of the device: a driver whose queue is full
+/// of work that waits for a rank which is gone would hold this thread for ever.
+const MARK_EVERY: u32 = 8;
+/// Looks at the device before the processor is left to others.
+const SPINS: u32 = 2000;
+/// How long a rank waits for the others.
+const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A communicator. Its sums are ordered by the streams that they are put into.
+/// A communicator. Its sums are ordered by the streams that they are put into. No call of the library waits, so that a rank that is gone
+/// ends the waits of the others here.
 #[derive(Debug)]
 pub struct Nccl {
-    comm: sys::ncclComm_t,
+    /// `None` once it was aborted.
+    comm: Cell<Option<types::ncclComm_t>>,
+    library: &'static nccl::Nccl,
     rank: u32,
     world: u32,
+    breaker: Breaker,
+    /// Marks in the stream, the older one first; the sums since the younger one.
+    marks: [Event; 2],
+    younger: Cell<usize>,
+    sums: Cell<u32>,
 }
 
 // SAFETY: a communicator may be used from any thread, by one at a time.
@@ -27,32 +42,73 @@ impl Nccl {
     /// # Errors
     /// If the library is not there, is too old, or refuses.
     pub fn unique_id() -> Result<[u8; NCCL_ID], RankError> {
-        present()?;
-        let mut id = sys::ncclUniqueId { internal: [0; NCCL_ID] };
-        // SAFETY: the call fills the name in.
-        check("ncclGetUniqueId", unsafe { sys::ncclGetUniqueId(&raw mut id) })?;
-        Ok(id.internal.map(|byte| byte as u8))
+        Ok(nccl::Nccl::open()?.unique_id()?)
     }
 
-    /// Joins the group as `rank`, on the device whose context is current. Waits for all other ranks.
+    /// Joins the group as `rank`, on the device whose context is current. Waits for all other ranks, until `breaker` says that one is
+    /// gone.
     ///
     /// # Errors
-    /// If the library is not there or refuses, as it does two ranks on one device.
-    pub fn join(id: [u8; NCCL_ID], rank: u32, world: u32) -> Result<Self, RankError> {
-        present()?;
-        let id = sys::ncclUniqueId { internal: id.map(|byte| byte as _) };
-        let mut comm = std::ptr::null_mut();
-        // SAFETY: the pointer is writable; a context is current.
-        let joined = unsafe { sys::ncclCommInitRank(&raw mut comm, world as i32, id, rank as i32) };
-        check("ncclCommInitRank", joined)?;
-        Ok(Self { comm, rank, world })
+    /// If the library is not there or refuses, as it does two ranks on one device, or a rank is gone.
+    pub fn join(id: [u8; NCCL_ID], rank: u32, world: u32, breaker: Breaker) -> Result<Self, RankError> {
+        let library = nccl::Nccl::open()?;
+        let marks = [Event::new()?, Event::new()?];
+        let comm = library.join(&id, rank as i32, world as i32)?;
+        let (comm, younger, sums) = (Cell::new(Some(comm)), Cell::new(0), Cell::new(0));
+        let joined = Self { comm, library, rank, world, breaker, marks, younger, sums };
+        joined.taken("ncclCommInitRankConfig")?;
+        Ok(joined)
+    }
+
+    /// Waits until the library has taken the call `what`.
+    fn taken(&self, what: &'static str) -> Result<(), RankError> {
+        let comm = self.alive()?;
+        // SAFETY: it is not aborted before this ends.
+        self.until(|| Ok(unsafe { self.library.has_taken(what, comm) }?))
+    }
+
+    /// Waits until the device has come to a mark.
+    fn pass(&self, mark: &Event) -> Result<(), RankError> {
+        self.until(|| Ok(mark.is_done()?))
+    }
+
+    /// Waits until `done`, while no rank is gone.
+    fn until(&self, mut done: impl FnMut() -> Result<bool, RankError>) -> Result<(), RankError> {
+        let (start, mut looks) = (Instant::now(), 0u32);
+        while !done().inspect_err(|_| self.abort())? {
+            if let Some(rank) = self.breaker.gone() {
+                self.abort();
+                return Err(RankError::Gone { rank, what: "has ended".to_owned() });
+            }
+            if looks < SPINS {
+                looks += 1;
+                std::hint::spin_loop();
+            } else if start.elapsed() > PATIENCE {
+                self.abort();
+                return Err(RankError::Carrier(format!("sums over NCCL have not ended for {PATIENCE:?}")));
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        Ok(())
+    }
+
+    fn alive(&self) -> Result<types::ncclComm_t, RankError> {
+        self.comm.get().ok_or_else(|| RankError::Carrier("the NCCL group has ended".to_owned()))
+    }
+
+    /// Ends what the device still does for the group.
+    fn abort(&self) {
+        if let Some(comm) = self.comm.take() {
+            // SAFETY: made once and not used any more. Aborted, since the other ranks may be gone.
+            let _ = unsafe { (self.library.comm_abort)(comm) };
+        }
     }
 }
 
 impl Drop for Nccl {
     fn drop(&mut self) {
-        // SAFETY: made once and not used any more. Aborted, since the other ranks may be gone.
-        let _ = unsafe { sys::ncclCommAbort(self.comm) };
+        self.abort();
     }
 }
 
@@ -69,41 +125,38 @@ impl Collective for Nccl {
         let Values::Device { address, stream } = values else {
             return Err(RankError::Carrier("NCCL sums values of a device, not of the host".to_owned()));
         };
-        let (place, kind, op) =
-            (address as *mut std::ffi::c_void, sys::ncclDataType_t::ncclFloat32, sys::ncclRedOp_t::ncclSum);
-        // SAFETY: the caller names `n` values on the device; the communicator is alive.
-        let begun =
-            unsafe { sys::ncclAllReduce(place, place, n, kind, op, self.comm, stream as sys::cudaStream_t) };
-        check("ncclAllReduce", begun)
-    }
-}
-
-/// Refuses a library that is not there or too old.
-fn present() -> Result<(), RankError> {
-    // SAFETY: the library's constructors run; it is the one that the machine's linker is set up to find.
-    if !unsafe { sys::is_culib_present() } {
-        return Err(RankError::Carrier(format!(
-            "libnccl.so is not there, searched {}: install NCCL 2.22 or newer, or name its directory in LD_LIBRARY_PATH. \
-             engine.collective: shared needs none",
-            get_lib_name_candidates("nccl").join(", ")
-        )));
-    }
-    match result::get_nccl_version() {
-        Ok(OLDEST..) => Ok(()),
-        Ok(version) => Err(RankError::Carrier(format!(
-            "NCCL has version {version}, expected {OLDEST} or more; install NCCL 2.22 or newer"
-        ))),
-        Err(error) => Err(RankError::Carrier(format!("NCCL: {error:?}"))),
-    }
-}
-
-fn check(what: &str, result: sys::ncclResult_t) -> Result<(), RankError> {
-    match result {
-        sys::ncclResult_t::ncclSuccess => Ok(()),
-        other => {
-            // SAFETY: the library gives a static, terminated text for every result.
-            let text = unsafe { CStr::from_ptr(sys::ncclGetErrorString(other)) };
-            Err(RankError::Carrier(format!("{what}: {}", text.to_string_lossy())))
+        if self.sums.get() == MARK_EVERY {
+            let older = 1 - self.younger.get();
+            self.pass(&self.marks[older])?;
+            self.marks[older].record(stream)?;
+            self.younger.set(older);
+            self.sums.set(0);
         }
+        self.sums.set(self.sums.get() + 1);
+        let (place, kind, op) =
+            (address as *mut c_void, types::ncclDataType_t::ncclFloat32, types::ncclRedOp_t::ncclSum);
+        let (comm, stream) = (self.alive()?, stream as types::cudaStream_t);
+        // SAFETY: the caller names `n` values on the device; the communicator is alive.
+        let begun = unsafe { (self.library.all_reduce)(place, place, n, kind, op, comm, stream) };
+        self.library.check("ncclAllReduce", begun)?;
+        self.taken("ncclAllReduce")
+    }
+
+    fn settle(&self, stream: u64) -> Result<(), RankError> {
+        let mark = &self.marks[1 - self.younger.get()];
+        mark.record(stream)?;
+        self.pass(mark)
+    }
+}
+
+impl From<NcclError> for RankError {
+    fn from(error: NcclError) -> Self {
+        Self::Carrier(error.to_string())
+    }
+}
+
+impl From<CudaError> for RankError {
+    fn from(error: CudaError) -> Self {
+        Self::Carrier(error.to_string())
     }
 }

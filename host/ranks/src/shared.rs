@@ -69,6 +69,15 @@ impl Breaker {
         let _ = head.broken.compare_exchange(0, rank + 1, Ordering::AcqRel, Ordering::Relaxed);
         head.entered.iter().for_each(|line| wake(&line.0));
     }
+
+    /// The rank that is gone, if one is.
+    pub fn gone(&self) -> Option<u32> {
+        gone(head(&self.0))
+    }
+}
+
+fn gone(head: &Head) -> Option<u32> {
+    head.broken.load(Ordering::Acquire).checked_sub(1)
 }
 
 fn head(mapping: &Mapping) -> &Head {
@@ -171,9 +180,8 @@ impl Shared {
                 if seen.wrapping_sub(round) <= 1 {
                     break;
                 }
-                match shared.broken.load(Ordering::Acquire) {
-                    0 => {}
-                    gone => return Err(RankError::Gone { rank: gone - 1, what: "has ended".to_owned() }),
+                if let Some(rank) = gone(shared) {
+                    return Err(RankError::Gone { rank, what: "has ended".to_owned() });
                 }
                 looks += 1;
                 match looks {

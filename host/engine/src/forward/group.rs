@@ -44,6 +44,13 @@ impl Group {
 }
 
 impl Forward {
+    /// Waits until the device has done what is enqueued, if sums may be in it, or a rank is gone. Before anything else waits for the
+    /// device.
+    pub(super) fn settle(&self) -> Done {
+        let Some(group) = &self.group else { return Ok(()) };
+        Ok(group.sums.settle(self.ops.context().0)?)
+    }
+
     /// The routed experts that this rank has, by their numbers among all.
     pub(super) fn own_experts(&self, group: &Group) -> Range<usize> {
         let (rank, world) = group.place();

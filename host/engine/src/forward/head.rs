@@ -34,6 +34,7 @@ impl Forward {
         step.probe.call(step.snapshot.head(step.phase), &ctx, &args, n)?;
         ops.rms_norm(n, &ws.x, &weights.norm, c.rms_norm_eps, &ws.x)?;
         ops.project(n, &ws.x, &weights.head, &ws.logits)?;
-        ops.read(&ws.logits, n * vocab, &mut self.copy)
+        self.settle()?;
+        self.ops.read(&self.ws.logits, n * vocab, &mut self.copy)
     }
 }

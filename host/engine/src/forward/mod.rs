@@ -157,7 +157,10 @@ impl Forward {
         match self.group.as_ref().map(Group::place) {
             // The first rank has the head. On the others the step is over when their device has done it, so that what failed there
             // is a failure of this step.
-            Some((1.., _)) => self.ops.read(&self.ws.y, 0, &mut self.copy),
+            Some((1.., _)) => {
+                self.settle()?;
+                self.ops.read(&self.ws.y, 0, &mut self.copy)
+            }
             _ => self.head(step, &lists),
         }
     }
@@ -188,6 +191,7 @@ impl Forward {
     /// # Errors
     /// If they cannot be had from the device.
     pub(crate) fn streams(&mut self, rows: usize) -> Result<&[f32], StepError> {
+        self.settle()?;
         let c = &self.model.config;
         self.ops.read(&self.ws.streams, rows * c.hc_mult * c.hidden_size, &mut self.copy)
     }

@@ -127,9 +127,10 @@ pub fn follow(
     };
     let join = || -> Result<Box<dyn Collective>, EngineError> {
         let failed = |error: hotseam_ranks::RankError| EngineError::Ranks(error.to_string());
+        let shared = Shared::join(ends.shared, rank).map_err(failed)?;
         match nccl.map(<[u8; NCCL_ID]>::try_from) {
-            None => Ok(Box::new(Shared::join(ends.shared, rank).map_err(failed)?)),
-            Some(Ok(id)) => Ok(Box::new(Nccl::join(id, rank, world).map_err(failed)?)),
+            None => Ok(Box::new(shared)),
+            Some(Ok(id)) => Ok(Box::new(Nccl::join(id, rank, world, shared.breaker()).map_err(failed)?)),
             Some(Err(_)) => Err(EngineError::Ranks("the leader's name of the NCCL group is none".to_owned())),
         }
     };

@@ -42,8 +42,8 @@ struct Tables {
 #[derive(Debug)]
 pub(crate) enum Join {
     Shared(Shared),
-    /// Name of the group, and number of its ranks.
-    Nccl([u8; NCCL_ID], u32),
+    /// Name of the group, number of its ranks, and what tells that one is gone.
+    Nccl([u8; NCCL_ID], u32, Breaker),
 }
 
 impl Join {
@@ -51,7 +51,7 @@ impl Join {
     pub(crate) fn join(self) -> Result<Box<dyn Collective>, EngineError> {
         match self {
             Self::Shared(shared) => Ok(Box::new(shared)),
-            Self::Nccl(id, world) => match Nccl::join(id, 0, world) {
+            Self::Nccl(id, world, breaker) => match Nccl::join(id, 0, world, breaker) {
                 Ok(nccl) => Ok(Box::new(nccl)),
                 Err(error) => Err(EngineError::Ranks(error.to_string())),
             },
@@ -92,7 +92,7 @@ impl Leader {
             };
             say(link, kind::HELLO, &hello).map_err(|e| failed(&gone(&children, rank, &e)))?;
         }
-        let join = nccl.map_or(Join::Shared(shared), |id| Join::Nccl(id, world));
+        let join = nccl.map_or(Join::Shared(shared), |id| Join::Nccl(id, world, breaker.clone()));
         Ok(Some(Arc::new(Self {
             world,
             tables: Mutex::new(Tables { links: tables, ready: false, answer: Vec::new() }),
@@ -199,6 +199,9 @@ fn gone(children: &Children, rank: u32, error: &LinkError) -> String {
     children.ended().unwrap_or_else(|| format!("rank {rank} does not answer: {error}"))
 }
 
+/// What NCCL reads: whether ranks may share a device.
+const SHARED_DEVICE: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
+
 /// The name of the NCCL group, if it is to carry the sums.
 fn carrier(wanted: Carrier, device: Device, world: u32) -> Result<Option<[u8; NCCL_ID]>, EngineError> {
     let Device::Cuda(_) = device else {
@@ -215,9 +218,13 @@ fn carrier(wanted: Carrier, device: Device, world: u32) -> Result<Option<[u8; NC
         return Ok(None);
     }
     let devices = hotseam_cuda::capabilities()?.len();
-    let id = match devices >= world as usize {
+    let shared = wanted == Carrier::Nccl && std::env::var_os(SHARED_DEVICE).is_some_and(|value| value == "1");
+    let id = match shared || devices >= world as usize {
         true => Nccl::unique_id().map_err(|error| error.to_string()),
-        false => Err(format!("NCCL needs a device for each of {world} ranks, there are {devices}")),
+        false => Err(format!(
+            "NCCL needs a device for each of {world} ranks, there are {devices}. NCCL 2.30 or newer lets ranks share one, for trials, \
+             with {SHARED_DEVICE}=1 in the environment and engine.collective: nccl"
+        )),
     };
     match (id, wanted) {
         (Ok(id), _) => Ok(Some(id)),

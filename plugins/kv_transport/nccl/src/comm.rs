@@ -1,8 +1,8 @@
 //! A communicator of two, and the buffer on the device through which host memory goes.
 
 use cudarc::driver::{CudaContext, CudaStream, result, sys as cuda};
-use cudarc::nccl::sys;
-use std::ffi::{CStr, c_int, c_void};
+use hotseam_cuda::nccl::{Nccl, NcclError, types};
+use std::ffi::{c_int, c_void};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,18 +14,14 @@ pub(crate) const SENDER: c_int = 0;
 pub(crate) const RECEIVER: c_int = 1;
 /// Between two looks at what is under way.
 const PAUSE: Duration = Duration::from_micros(20);
-/// `NCCL_CONFIG_INITIALIZER` of `nccl.h`: magic number, version of the struct, and what an unset field holds.
-const MAGIC: u32 = 0xcafe_beef;
-const VERSION: u32 = 22_200;
-const UNSET: c_int = c_int::MIN;
-
 /// Text by which two ranks find each other.
 pub(crate) const ID: usize = 128;
 
 /// A rank of two, its stream and its buffer. All calls return at once and are followed to their end for a bounded time, so
 /// that a peer that is gone holds nobody; afterwards the communicator is aborted.
 pub(crate) struct Comm {
-    comm: sys::ncclComm_t,
+    library: &'static Nccl,
+    comm: types::ncclComm_t,
     peer: c_int,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
@@ -40,24 +36,13 @@ fn failed(what: &str, why: impl std::fmt::Display) -> io::Error {
     io::Error::other(format!("{what}: {why}"))
 }
 
-/// What the library says of a result that is neither success nor under way.
-fn check(what: &str, result: sys::ncclResult_t) -> io::Result<()> {
-    match result {
-        sys::ncclResult_t::ncclSuccess | sys::ncclResult_t::ncclInProgress => Ok(()),
-        other => {
-            // SAFETY: the library gives a static, terminated text for every result.
-            let text = unsafe { CStr::from_ptr(sys::ncclGetErrorString(other)) };
-            Err(failed(what, text.to_string_lossy()))
-        }
-    }
+fn refused(error: NcclError) -> io::Error {
+    io::Error::other(error)
 }
 
 /// A new text of this kind.
 pub(crate) fn id() -> io::Result<[u8; ID]> {
-    let mut id = sys::ncclUniqueId { internal: [0; ID] };
-    // SAFETY: the call fills the text in.
-    check("ncclGetUniqueId", unsafe { sys::ncclGetUniqueId(&raw mut id) })?;
-    Ok(id.internal.map(|byte| byte as u8))
+    Nccl::open().and_then(Nccl::unique_id).map_err(refused)
 }
 
 impl Comm {
@@ -77,23 +62,10 @@ impl Comm {
         // SAFETY: the context was just bound to this thread.
         let stage = unsafe { result::malloc_sync(STAGE) };
         let stage = stage.map_err(|error| failed(&format!("{STAGE} bytes on device {device}"), error))?;
-        let comm = std::ptr::null_mut();
-        let mut this = Self { comm, peer: 1 - rank, context, stream, stage, patience };
-        let mut config = sys::ncclConfig_t {
-            size: size_of::<sys::ncclConfig_t>(),
-            magic: MAGIC,
-            version: VERSION,
-            blocking: 0,
-            cgaClusterSize: UNSET,
-            minCTAs: UNSET,
-            maxCTAs: UNSET,
-            netName: std::ptr::null(),
-            splitShare: UNSET,
-        };
-        let id = sys::ncclUniqueId { internal: id.map(|byte| byte as _) };
-        // SAFETY: the arguments live through the call, which copies them.
-        let begun = unsafe { sys::ncclCommInitRankConfig(&raw mut this.comm, 2, id, rank, &raw mut config) };
-        check("ncclCommInitRankConfig", begun)?;
+        let library = Nccl::open().map_err(refused)?;
+        let (comm, peer) = (std::ptr::null_mut(), 1 - rank);
+        let mut this = Self { library, comm, peer, context, stream, stage, patience };
+        this.comm = library.join(id, rank, 2).map_err(refused)?;
         this.settle("the other end", wanted)?;
         Ok(this)
     }
@@ -103,14 +75,9 @@ impl Comm {
     }
 
     /// Waits until the library has taken what it was given.
-    fn settle(&self, what: &str, wanted: &dyn Fn() -> bool) -> io::Result<()> {
-        self.follow(what, wanted, &|| {
-            let mut state = sys::ncclResult_t::ncclSuccess;
-            // SAFETY: the communicator is live, and the state is written.
-            check("ncclCommGetAsyncError", unsafe { sys::ncclCommGetAsyncError(self.comm, &raw mut state) })?;
-            check(what, state)?;
-            Ok(state == sys::ncclResult_t::ncclSuccess)
-        })
+    fn settle(&self, what: &'static str, wanted: &dyn Fn() -> bool) -> io::Result<()> {
+        // SAFETY: the communicator is live.
+        self.follow(what, wanted, &|| unsafe { self.library.has_taken(what, self.comm) }.map_err(refused))
     }
 
     /// Waits until the device has done all of it.
@@ -188,23 +155,24 @@ impl Comm {
             return Err(failed("frame", format!("it is longer than {STAGE} bytes")));
         }
         self.bind()?;
-        let stream = self.stream.cu_stream().cast();
-        let kind = sys::ncclDataType_t::ncclUint8;
+        let stream: types::cudaStream_t = self.stream.cu_stream().cast();
+        let (nccl, kind) = (self.library, types::ncclDataType_t::ncclUint8);
+        let check = |call, result| nccl.check(call, result).map_err(refused);
         // SAFETY: parts lie inside the buffer, which lives until the communicator has ended; what begins here ends here.
         unsafe {
-            check("ncclGroupStart", sys::ncclGroupStart())?;
+            check("ncclGroupStart", (nccl.group_start)())?;
             let mut at = self.stage;
             let mut taken = Ok(());
             for len in lens {
                 let place = std::ptr::with_exposed_provenance_mut::<c_void>(at as usize);
                 let result = match out {
-                    true => sys::ncclSend(place, *len, kind, self.peer, self.comm, stream),
-                    false => sys::ncclRecv(place, *len, kind, self.peer, self.comm, stream),
+                    true => (nccl.send)(place, *len, kind, self.peer, self.comm, stream),
+                    false => (nccl.recv)(place, *len, kind, self.peer, self.comm, stream),
                 };
                 taken = taken.and_then(|()| check(if out { "ncclSend" } else { "ncclRecv" }, result));
                 at += *len as u64;
             }
-            check("ncclGroupEnd", sys::ncclGroupEnd())?;
+            check("ncclGroupEnd", (nccl.group_end)())?;
             taken?;
         }
         self.settle("ncclGroupEnd", wanted)
@@ -220,7 +188,7 @@ impl Drop for Comm {
         // SAFETY: both are live, and used no more. Abort also ends what waits for a peer that is gone.
         unsafe {
             if !self.comm.is_null() {
-                sys::ncclCommAbort(self.comm);
+                (self.library.comm_abort)(self.comm);
             }
             let _ = self.stream.synchronize();
             let _ = result::free_sync(self.stage);

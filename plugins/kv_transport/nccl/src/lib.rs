@@ -9,7 +9,8 @@
 mod carrier;
 mod comm;
 
-use cudarc::{driver, get_lib_name_candidates, nccl};
+use cudarc::driver;
+use hotseam_cuda::nccl;
 use hotseam_kv_wire::{Carrier, Medium, Settings, Transport, address};
 use hotseam_sdk::{Error, Host, Result, export_plugin};
 use std::sync::Arc;
@@ -39,17 +40,10 @@ impl hotseam_kv_wire::Options for Options {
     }
 
     fn carrier(&self, host: Host) -> Result<Option<Arc<dyn Carrier>>> {
-        // SAFETY: the libraries' constructors run; they are those that the machine's linker is set up to find.
-        let present = unsafe { (driver::sys::is_culib_present(), nccl::sys::is_culib_present()) };
-        needs(present.0, "cuda", "the NVIDIA driver brings it")?;
-        needs(present.1, "nccl", "install NCCL 2.22 or newer, or name its directory in LD_LIBRARY_PATH")?;
-        let version = nccl::result::get_nccl_version();
-        let version = version.map_err(|error| Error::unsupported(format!("NCCL: {error:?}")))?;
-        if version < OLDEST {
-            return Err(Error::unsupported(format!(
-                "NCCL has version {version}, expected {OLDEST} or more; install NCCL 2.22 or newer"
-            )));
-        }
+        let unsupported =
+            |error: String| Error::unsupported(format!("{}. {OTHERWISE}", error.trim_end_matches('.')));
+        hotseam_cuda::available().map_err(|error| unsupported(error.to_string()))?;
+        nccl::Nccl::open().map_err(|error| unsupported(error.to_string()))?;
         let devices = driver::result::init().and_then(|()| driver::result::device::get_count());
         let devices = devices.map_err(|error| Error::unsupported(format!("CUDA: {error:?}")))?;
         let device = usize::try_from(self.device).ok().filter(|device| *device < devices as usize);
@@ -61,19 +55,8 @@ impl hotseam_kv_wire::Options for Options {
     }
 }
 
-/// Oldest version of NCCL, as it counts them: that of the declarations.
-const OLDEST: i32 = 22_200;
-
-/// Refuses a library that is not there.
-fn needs(present: bool, library: &str, next: &str) -> Result<()> {
-    if present {
-        return Ok(());
-    }
-    Err(Error::unsupported(format!(
-        "lib{library}.so is not there, searched {}: {next}. Workers without a GPU use kv_transport/tcp, shm or nixl",
-        get_lib_name_candidates(library).join(", ")
-    )))
-}
+/// What works without.
+const OTHERWISE: &str = "Workers without a GPU use kv_transport/tcp, shm or nixl";
 
 export_plugin! {
     seam: kv_transport, plugin: Nccl,
@@ -88,18 +71,4 @@ export_plugin! {
         "patience_ms": {"type": "integer", "default": 5000,
         "help": "how long a receiving side may be out of reach, or one frame may take, before puts fail"}}"#,
     cpu: "[]"
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_library_that_is_not_there_is_named_with_what_was_searched_and_the_next_step() {
-        assert_eq!(needs(true, "cuda", "x"), Ok(()));
-        let error = needs(false, "nccl", "install NCCL").unwrap_err();
-        for text in ["libnccl.so is not there", "libnccl.so.", "install NCCL", "kv_transport/tcp"] {
-            assert!(error.message.contains(text), "{text}: {error}");
-        }
-    }
 }

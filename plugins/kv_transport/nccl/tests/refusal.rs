@@ -16,8 +16,8 @@ fn an_instance_names_what_is_missing() {
     let error = options(99).unwrap().carrier(host::host()).expect_err("no machine has 100 GPUs");
     // The first thing that is missing: CUDA, NCCL, a device at all, or this one.
     let told = [
-        &["libcuda.so is not there", "libcuda.so.1", "the NVIDIA driver brings it", "kv_transport/tcp"][..],
-        &["libnccl.so is not there", "libnccl.so.", "LD_LIBRARY_PATH", "kv_transport/tcp"],
+        &["no CUDA driver", "libcuda.so.1", "Install the NVIDIA driver", "kv_transport/tcp"][..],
+        &["NCCL is not there", "libnccl.so.2", "LD_LIBRARY_PATH", "kv_transport/tcp"],
         &["CUDA: "],
         &["device: 99 is not there"],
     ];
