@@ -1,11 +1,13 @@
 //! Tensor-parallel ranks that share a CUDA device, with sums in shared memory and over NCCL: tokens of one process, swaps, a fault of one
-//! rank, and no wait for one that is gone.
+//! rank, and no wait for one that is gone. And hand-offs over NCCL between workers that share a device.
 //!
 //! On the emulated device a stand-in in C takes NCCL's place. With `HOTSEAM_CUDA=device` it is the library that the linker finds, of
 //! version 2.30 or newer, which lets ranks share a device.
 
+use hotseam_tests::answers::Case;
 use hotseam_tests::cuda::{device, directory, is_real};
 use hotseam_tests::http::{Server, hotseam, run};
+use hotseam_tests::pairs::{meet, worker};
 use hotseam_tests::ranks::{child_of, kill};
 use hotseam_tests::root;
 use serde_json::{Value, json};
@@ -198,4 +200,31 @@ fn a_fault_on_one_rank_of_a_device_is_found_with_the_rank() {
     assert_eq!(culprits.len(), 1, "{culprits:?}");
     assert_eq!((&culprits[0]["seam"], &culprits[0]["ranks"]), (&json!("moe"), &json!([1])), "{culprits:?}");
     println!("{} runs: {} {}", report["runs"], culprits[0]["selector"], culprits[0]["change"]);
+}
+
+/// Two workers on the CPU, whose KV goes through the device: answers are those over TCP. NCCL must be in the environment of the test.
+#[test]
+fn a_pair_of_workers_hands_off_over_nccl() {
+    if !is_real() {
+        println!("skipped: needs NCCL and a device; run with HOTSEAM_CUDA=device");
+        return;
+    }
+    let answers = |transport: &str| -> Vec<Value> {
+        let [prefill, decode] = ["prefill", "decode"].map(|role| worker(role, transport, &[]));
+        let ask = |length: usize| {
+            let prompt: Vec<usize> = (0..length).map(|at| (at * 37 + length) % 500 + 3).collect();
+            let body = json!({"model": "nano-v4", "prompt": prompt, "max_tokens": 24, "temperature": 0});
+            let case = Case { path: "/v1/completions", body };
+            let [_, answer] = meet(&prefill, &decode, &case);
+            let answer = answer.expect("an answer");
+            assert_eq!(answer.status, 200, "{transport}, {length}: {}", answer.body);
+            let answer: Value = serde_json::from_str(&answer.body).expect("JSON");
+            answer["choices"][0]["text"].clone()
+        };
+        let start = Instant::now();
+        let answers = [1, 5, 127, 128, 129, 260, 513, 1024, 2052].map(ask).into();
+        println!("{transport}: {:.2} s", start.elapsed().as_secs_f64());
+        answers
+    };
+    assert_eq!(answers("kv_transport/nccl"), answers("kv_transport/tcp"));
 }
