@@ -32,6 +32,7 @@ pub struct Ops {
     local_experts: Kernel,
     gather: Kernel,
     argmax: Kernel,
+    count: Kernel,
 }
 
 #[repr(C)]
@@ -106,6 +107,12 @@ struct GatherParams {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+struct CountParams {
+    counter: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 struct ArgmaxParams {
     x: u64,
     out: u64,
@@ -132,6 +139,7 @@ impl Ops {
             local_experts: kernel("local_experts")?,
             gather: kernel("gather")?,
             argmax: kernel("argmax")?,
+            count: kernel("count")?,
         })
     }
 
@@ -328,6 +336,15 @@ impl Ops {
                 .launch_early(stream, [rows as u32, 1, 1], row_threads(width), 0, &params)
                 .map_err(failed)
         }
+    }
+
+    /// Adds one to the u64 at the device address `counter`, behind what is on the stream.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn count(&self, stream: u64, counter: u64) -> Result<()> {
+        // SAFETY: as for `embed`.
+        unsafe { self.count.launch_early(stream, [1, 1, 1], 32, 0, &CountParams { counter }).map_err(failed) }
     }
 }
 

@@ -4,13 +4,19 @@
 //! A layer of one rank is one graph. Where its outputs are summed over ranks it is a graph for each part between sums. The sums
 //! themselves stand outside: NCCL asks that a sum is in a graph on every rank or on none, and which rank has recorded a layer is its
 //! own affair, after a swap on one rank or a step in which a call failed there.
+//!
+//! Receipts count a launch as the calls that it stands for. The last node of every graph adds one to a counter on the device, and once a
+//! step is done the counters must say what the host has launched: a launch that did not run to its end fails the step.
 
 use super::super::{Repeat, StepError, Work, do_from};
-use hotseam_cuda::{Graph, Stream, capture};
+use hotseam_cuda::{Buffer, CudaError, Graph, Stream, capture, copy_from_device};
+use hotseam_cuda_kernels::ops;
 use std::collections::HashMap;
 
 /// Steps that a graph is kept without being launched.
 const KEPT: u64 = 4096;
+/// Counters, of which every recorded layer has one.
+const COUNTERS: usize = 1 << 15;
 
 #[derive(Debug)]
 enum State {
@@ -25,50 +31,141 @@ enum State {
 #[derive(Debug)]
 struct Entry {
     state: State,
+    /// Where its graphs count, once there are any.
+    counter: Option<usize>,
     last: u64,
 }
 
 /// The graphs of an engine.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Graphs {
     entries: HashMap<Repeat, Entry>,
     step: u64,
+    counters: Counters,
+}
+
+/// How often graphs have run.
+#[derive(Debug)]
+struct Counters {
+    /// `[COUNTERS]` u64 on the device.
+    device: Buffer,
+    /// What the first of them must be.
+    launched: Vec<u64>,
+    /// Of those, the ones that no graph has any more.
+    free: Vec<usize>,
+    /// Counter and layer of the launches since the last look.
+    recent: Vec<(usize, u32)>,
+    /// What the device has counted.
+    counted: Vec<u64>,
+}
+
+impl Counters {
+    /// A counter for another layer; `None` if all are taken.
+    fn take(&mut self) -> Option<usize> {
+        if let Some(counter) = self.free.pop() {
+            return Some(counter);
+        }
+        (self.launched.len() < COUNTERS).then(|| {
+            self.launched.push(0);
+            self.launched.len() - 1
+        })
+    }
+
+    fn address(&self, counter: usize) -> u64 {
+        self.device.address() + 8 * counter as u64
+    }
+
+    /// Launches a graph of `layer`, which counts in `counter`.
+    fn launch(
+        &mut self,
+        graph: &Graph,
+        counter: usize,
+        layer: u32,
+        stream: &Stream,
+    ) -> Result<(), CudaError> {
+        graph.launch(stream)?;
+        self.launched[counter] += 1;
+        self.recent.push((counter, layer));
+        Ok(())
+    }
 }
 
 impl Graphs {
+    /// None yet.
+    ///
+    /// # Errors
+    /// If there is not the memory.
+    pub(super) fn new() -> Result<Self, CudaError> {
+        let device = Buffer::zeroed(8 * COUNTERS, "the counters of graphs")?;
+        let counters = Counters {
+            device,
+            launched: Vec::new(),
+            free: Vec::new(),
+            recent: Vec::new(),
+            counted: Vec::new(),
+        };
+        Ok(Self { entries: HashMap::new(), step: 0, counters })
+    }
+
     /// A step begins. Graphs that were not launched for long are dropped.
     pub(super) fn step(&mut self) {
         self.step += 1;
         if self.step.is_multiple_of(KEPT) {
             let oldest = self.step - KEPT;
-            self.entries.retain(|_, entry| entry.last > oldest);
+            let free = &mut self.counters.free;
+            self.entries.retain(|_, entry| {
+                let kept = entry.last > oldest;
+                free.extend(entry.counter.filter(|_| !kept));
+                kept
+            });
         }
     }
 
     /// Does `work`, or launches what it enqueued before. Returns whether it was launched without being done.
-    pub(super) fn run(&mut self, key: Repeat, stream: &Stream, work: &dyn Work) -> Result<bool, StepError> {
-        let step = self.step;
-        let Some(entry) = self.entries.get_mut(&key) else {
+    pub(super) fn run(
+        &mut self,
+        key: Repeat,
+        kernels: &ops::Ops,
+        stream: &Stream,
+        work: &dyn Work,
+    ) -> Result<bool, StepError> {
+        let Self { entries, step, counters } = self;
+        let Some(entry) = entries.get_mut(&key) else {
             do_from(work, 0)?;
-            self.entries.insert(key, Entry { state: State::Warm, last: step });
+            entries.insert(key, Entry { state: State::Warm, counter: None, last: *step });
             return Ok(false);
         };
-        entry.last = step;
+        entry.last = *step;
         match &entry.state {
             State::Graphs(graphs) => {
+                let counter = entry.counter.expect("it was recorded with one");
                 for (part, graph) in graphs.iter().enumerate() {
-                    graph.launch(stream)?;
+                    counters.launch(graph, counter, key.layer, stream)?;
                     work.after(part)?;
                 }
                 return Ok(true);
             }
             State::Eager => do_from(work, 0)?,
             State::Warm => {
+                entry.counter = entry.counter.or_else(|| counters.take());
+                let Some(counter) = entry.counter else {
+                    tracing::warn!(
+                        layer = key.layer,
+                        "this layer runs without a graph: {COUNTERS} are recorded"
+                    );
+                    entry.state = State::Eager;
+                    do_from(work, 0)?;
+                    return Ok(false);
+                };
                 let mut graphs = Vec::with_capacity(work.parts());
                 for part in 0..work.parts() {
-                    match capture(stream, || work.part(part)) {
+                    let recorded = capture(stream, || {
+                        work.part(part)?;
+                        super::done(kernels.count(stream.raw(), counters.address(counter)))
+                    });
+                    match recorded {
                         Ok(graph) => {
-                            graph.launch(stream)?;
+                            counters.launch(&graph, counter, key.layer, stream)?;
                             graphs.push(graph);
                             work.after(part)?;
                         }
@@ -87,5 +184,78 @@ impl Graphs {
             }
         }
         Ok(false)
+    }
+
+    /// Fails unless the device has counted every launch. For when it has done all of them.
+    pub(super) fn all_ran(&mut self) -> Result<(), StepError> {
+        let Counters { device, launched, recent, counted, .. } = &mut self.counters;
+        if recent.is_empty() {
+            return Ok(());
+        }
+        counted.resize(launched.len(), 0);
+        copy_from_device(counted, device.address())?;
+        let lost = recent.iter().find(|(counter, _)| counted[*counter] != launched[*counter]).copied();
+        recent.clear();
+        let Some((counter, layer)) = lost else { return Ok(()) };
+        let (ran, wanted) = (counted[counter], launched[counter]);
+        Err(StepError::Device(format!(
+            "graphs of layer {layer} were launched {wanted} times and have run {ran} times"
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::Done;
+    use super::*;
+    use hotseam_cuda::{Device, fill};
+
+    /// Work in two parts that enqueues nothing of its own.
+    struct Nothing;
+
+    impl Work for Nothing {
+        fn parts(&self) -> usize {
+            2
+        }
+
+        fn part(&self, _part: usize) -> Done {
+            Ok(())
+        }
+
+        fn after(&self, _part: usize) -> Done {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_launch_that_the_device_has_not_counted_is_told_with_its_layer() {
+        if !hotseam_cuda_emulator::device() {
+            return;
+        }
+        let _device = Device::open(0).expect("a device");
+        let (kernels, stream) = (ops::Ops::load().expect("kernels"), Stream::new().expect("a stream"));
+        let mut graphs = Graphs::new().expect("memory");
+        let mut step = |graphs: &mut Graphs, layers: u32| {
+            graphs.step();
+            let launched = (0..layers).map(|layer| {
+                graphs
+                    .run(Repeat { layer, rows: 1, served_by: 7 }, &kernels, &stream, &Nothing)
+                    .expect("runs")
+            });
+            let launched: Vec<bool> = launched.collect();
+            stream.synchronize().expect("done");
+            launched
+        };
+        for expected in [false, false, true, true] {
+            assert_eq!(step(&mut graphs, 3), [expected; 3]);
+            graphs.all_ran().expect("all are counted");
+        }
+        // What the device has of layer 2 is lost; the others are still right, and nobody asks for it where it was not launched.
+        fill(graphs.counters.address(2), 0, 8).expect("written");
+        step(&mut graphs, 2);
+        graphs.all_ran().expect("layer 2 did not run");
+        step(&mut graphs, 3);
+        let error = graphs.all_ran().expect_err("layer 2 has run 2 times of 8").to_string();
+        assert!(error.contains("graphs of layer 2 were launched 8 times and have run 2 times"), "{error}");
     }
 }

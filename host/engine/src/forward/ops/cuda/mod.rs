@@ -76,7 +76,7 @@ impl Cuda {
             workspace: Buffer::new(MIN_WORKSPACE as usize, "the workspace of calls")?,
             prefill: lists(sizes.max_rows())?,
             decode: lists(sizes.max_seqs)?.padded(sizes.graphs),
-            graphs: sizes.graphs.then(RefCell::default),
+            graphs: sizes.graphs.then(|| Graphs::new().map(RefCell::new)).transpose()?,
             stream: Stream::new()?,
             _weights: weights,
             device,
@@ -135,7 +135,7 @@ impl Ops for Cuda {
 
     fn repeat(&self, key: Repeat, work: &dyn Work) -> Result<bool, StepError> {
         match &self.graphs {
-            Some(graphs) => graphs.borrow_mut().run(key, &self.stream, work),
+            Some(graphs) => graphs.borrow_mut().run(key, &self.kernels, &self.stream, work),
             None => do_from(work, 0).map(|()| false),
         }
     }
@@ -223,6 +223,9 @@ impl Ops for Cuda {
     fn read<'a>(&self, block: &'a Block, n: usize, copy: &'a mut Vec<f32>) -> Result<&'a [f32], StepError> {
         copy.resize(n.max(copy.len()), 0.0);
         self.stream.synchronize()?;
+        if let Some(graphs) = &self.graphs {
+            graphs.borrow_mut().all_ran()?;
+        }
         copy_from_device(&mut copy[..n], block.ptr as u64)?;
         Ok(&copy[..n])
     }
