@@ -1,7 +1,7 @@
 //! Steps on a CUDA device: logits against truth on the CPU, graphs against single calls, and swaps under load. On the device that
 //! `scripts/cuda-emulator` makes, or with `HOTSEAM_CUDA=device` on the machine's own, where lengths and loads are larger.
 
-use hotseam_engine::{Engine, EngineConfig, Request};
+use hotseam_engine::{Engine, EngineConfig, Event, Request, Sampling};
 use hotseam_tests::cuda::{Load, device, is_real, stock, swapped_under_load};
 use hotseam_tests::{
     Checkpoint, all, argmax, config, cuda, difference, engine, goldens, logits, plugins, rule, tapped,
@@ -125,6 +125,57 @@ fn graphs_give_the_bits_of_single_calls() {
             assert!(equal, "request {request}, position {position}: {:e}", difference(a, b));
         }
     }
+}
+
+/// Tokens that the device draws are those that the host draws from the same logits, greedy and by temperature, alone and where one
+/// request of a step wants more than its token, so that all logits come back.
+#[test]
+fn tokens_drawn_on_the_device_are_the_hosts() {
+    if !device() {
+        return;
+    }
+    let tokens = goldens::ladder(Checkpoint::Nano).tokens;
+    let engine = cuda::engine(&Checkpoint::Nano.model(), stock("bf16", "f32"), sizes());
+    let (seeds, length) = if is_real() { (8, 48) } else { (1, 5) };
+    let samplings = [(0.0, 1.0), (0.8, 1.0), (1.5, 0.9), (1.0, 0.5)];
+    let run = |seed: u64, more: &dyn Fn(usize) -> usize| -> Vec<Vec<(u32, f32)>> {
+        let submit = |(i, (temperature, top_p)): (usize, &(f32, f32))| {
+            let sampling = Sampling { temperature: *temperature, top_p: *top_p, seed };
+            let prompt = tokens[i * 7..i * 7 + 5].to_vec();
+            let request = Request { sampling, logprobs: more(i), ..Request::greedy(prompt, length) };
+            engine.submit(request).expect("taken")
+        };
+        let handles: Vec<_> = samplings.iter().enumerate().map(submit).collect();
+        let answer = |handle: hotseam_engine::Handle| {
+            let mut said = Vec::new();
+            loop {
+                match handle.recv() {
+                    Some(Event::Token { id, logprob, .. }) => said.push((id, logprob)),
+                    Some(Event::Done { .. }) => return said,
+                    other => panic!("{other:?}"),
+                }
+            }
+        };
+        handles.into_iter().map(answer).collect()
+    };
+    let (mut drawn, mut worst) = (0, 0f32);
+    for seed in 1..=seeds {
+        let device = run(seed, &|_| 0);
+        for host in [run(seed, &|_| 1), run(seed, &|i| usize::from(i == 2))] {
+            for (request, (got, want)) in device.iter().zip(&host).enumerate() {
+                let ids = |said: &[(u32, f32)]| said.iter().map(|(id, _)| *id).collect::<Vec<_>>();
+                assert_eq!(ids(got), ids(want), "seed {seed}, {:?}", samplings[request]);
+                for ((_, got), (_, want)) in got.iter().zip(want) {
+                    worst = worst.max((got - want).abs());
+                }
+                drawn += got.len();
+            }
+        }
+        let greedy = &device[0];
+        assert!(device[2] != *greedy || device[3] != *greedy, "temperature does something");
+    }
+    println!("{drawn} tokens equal, log-probabilities within {worst:.1e}");
+    assert!(worst < 1e-4, "{worst:e}");
 }
 
 const SEAMS: [&str; 4] = ["attention", "indexer", "moe", "mhc"];

@@ -1,8 +1,9 @@
 //! Times of decode steps over long contexts, without the prompts: the same forward pass as in service, over sequences whose pages
 //! are copies of a short prompt's.
 
-use crate::forward::{Forward, Step};
+use crate::forward::{Answer, Forward, Step};
 use crate::observe::Probe;
+use crate::sampler::Draw;
 use crate::scheduler::layouts;
 use crate::{Device, EngineConfig, EngineError};
 use hotseam_abi::StepCtx;
@@ -277,6 +278,8 @@ impl<'a> Bench<'a> {
         }
         self.number += 1;
         let wanted: Vec<usize> = (0..seqs.len()).map(|i| (i + 1) * rows - 1).collect();
+        let greedy = Draw { temperature: 0.0, top_p: 1.0, uniform: 0.0 };
+        let draws = vec![greedy; if phase == Phase::Decode { wanted.len() } else { 0 }];
         let step = Step {
             snapshot: self.snapshot,
             phase,
@@ -285,12 +288,16 @@ impl<'a> Bench<'a> {
             layouts: &self.layouts,
             tokens,
             wanted: &wanted,
+            draws: &draws,
             number: self.number,
             looked_at: timer.is_some(),
             probe: Probe { timer, ..Probe::default() },
         };
         let started = Instant::now();
-        let ran = self.forward.run(&step).map(|logits| logits.iter().all(|v| v.is_finite()));
+        let ran = self.forward.run(&step).map(|answer| match answer {
+            Answer::Logits(logits) => logits.iter().all(|v| v.is_finite()),
+            Answer::Chosen(chosen) => chosen.iter().all(Result::is_ok),
+        });
         match ran {
             Ok(true) => Ok(started.elapsed().as_secs_f64()),
             Ok(false) => Err(BenchError::Step("its logits are not finite".to_owned())),

@@ -1,4 +1,7 @@
 //! From logits to a token.
+//!
+//! A token's mass is its probability, scaled by the temperature, as an integer, so that sums do not depend on their order: a device
+//! takes the same token from the same logits (`plugins/cuda-kernels/cuda/sampling.cuh`).
 
 use crate::request::Sampling;
 
@@ -11,12 +14,26 @@ pub(crate) struct Sampler {
 }
 
 /// A chosen token and its natural-log probability at temperature 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Chosen {
     pub(crate) id: u32,
     pub(crate) logprob: f32,
 }
 
+/// What a token is drawn by, as a device is given it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Draw {
+    /// As [`Sampling::temperature`].
+    pub(crate) temperature: f32,
+    /// As [`Sampling::top_p`].
+    pub(crate) top_p: f32,
+    /// In [0, 1).
+    pub(crate) uniform: f64,
+}
+
 /// The logits hold a NaN or no finite value.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct NotFinite;
 
 impl Sampler {
@@ -26,59 +43,89 @@ impl Sampler {
 
     pub(crate) fn choose(&mut self, logits: &[f32]) -> Result<Chosen, NotFinite> {
         let best = argmax(logits)?;
-        let id = match self.sampling.temperature > 0.0 {
-            true => self.draw(logits),
+        let draw = self.next();
+        self.skip();
+        let id = match draw.temperature > 0.0 {
+            true => self.draw(logits, draw),
             false => best,
         };
         Ok(Chosen { id, logprob: logprob_of(logits, id) })
     }
 
+    /// What the next token is drawn by. Asking again gives the same until a token has been chosen.
+    pub(crate) fn next(&self) -> Draw {
+        let Sampling { temperature, top_p, .. } = self.sampling;
+        let uniform = if temperature > 0.0 { uniform(self.state.wrapping_add(STEP)) } else { 0.0 };
+        Draw { temperature, top_p, uniform }
+    }
+
     /// As if a token had been chosen: the random numbers that follow are those that would.
     pub(crate) fn skip(&mut self) {
         if self.sampling.temperature > 0.0 {
-            self.uniform();
+            self.state = self.state.wrapping_add(STEP);
         }
     }
 
-    fn draw(&mut self, logits: &[f32]) -> u32 {
+    fn draw(&mut self, logits: &[f32], Draw { temperature, top_p, uniform }: Draw) -> u32 {
         let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        self.order.clear();
         // The best token is at 0, so that no temperature, however small, makes an infinity of it.
-        let scaled = |logit: &f32| ((logit - best) / self.sampling.temperature).max(f32::MIN);
+        let scaled = |logit: &f32| ((logit - best) / temperature).max(f32::MIN);
+        self.order.clear();
         self.order.extend(logits.iter().enumerate().map(|(id, logit)| (scaled(logit), id as u32)));
         // Ties go to the lower id, so that the choice does not depend on the sort.
         self.order.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        let mut total = 0.0f64;
-        for (value, _) in &mut self.order {
-            *value = value.exp();
-            total += f64::from(*value);
-        }
-        let limit = total * f64::from(self.sampling.top_p);
-        let mut kept = 0.0f64;
-        let count = self.order.iter().take_while(|(p, _)| {
-            let take = kept < limit;
-            kept += if take { f64::from(*p) } else { 0.0 };
-            take
+        let total: u64 = self.order.iter().map(|(scaled, _)| mass(*scaled)).sum();
+        // Tokens are kept until their mass reaches this; the first one always is.
+        let wanted = ((total as f64 * f64::from(top_p)).ceil() as u64).clamp(1, total);
+        let mut sums = self.order.iter().scan(0, |sum, (scaled, _)| {
+            *sum += mass(*scaled);
+            Some(*sum)
         });
-        let count = count.count().max(1);
-        let mut left = self.uniform() * kept;
-        for (p, id) in &self.order[..count] {
-            left -= f64::from(*p);
-            if left < 0.0 {
-                return *id;
-            }
-        }
-        self.order[count - 1].1
+        let kept = sums.find(|sum| *sum >= wanted).unwrap_or(total);
+        let above = ((uniform * kept as f64) as u64).min(kept - 1);
+        let mut sum = 0;
+        let drawn = self.order.iter().find(|(scaled, _)| {
+            sum += mass(*scaled);
+            sum > above
+        });
+        drawn.unwrap_or(&self.order[0]).1
     }
+}
 
-    /// Uniform in [0, 1).
-    fn uniform(&mut self) -> f64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+/// Between two states of a request's random numbers.
+const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// Uniform in [0, 1).
+fn uniform(state: u64) -> f64 {
+    let mut z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// `exp(x)` times 2^32, rounded; `x` is at most 0, the scaled logit of the best token.
+fn mass(x: f32) -> u64 {
+    /// Of `exp(r)`, the highest power first: the inverse factorials.
+    const FACTORS: [f64; 10] = [
+        1.0 / 362_880.0,
+        1.0 / 40_320.0,
+        1.0 / 5_040.0,
+        1.0 / 720.0,
+        1.0 / 120.0,
+        1.0 / 24.0,
+        1.0 / 6.0,
+        0.5,
+        1.0,
+        1.0,
+    ];
+    let x = f64::from(x);
+    if x <= -23.0 {
+        return 0;
     }
+    let n = (x * std::f64::consts::LOG2_E + 0.5).floor();
+    let r = x - n * std::f64::consts::LN_2;
+    let p = FACTORS[1..].iter().fold(FACTORS[0], |p, factor| p * r + factor);
+    let scale = f64::from_bits(((1023 + 32 + n as i64) as u64) << 52);
+    (p * scale + 0.5) as u64
 }
 
 fn argmax(logits: &[f32]) -> Result<u32, NotFinite> {
@@ -153,6 +200,20 @@ mod tests {
         };
         assert_eq!(run(5), run(5));
         assert_ne!(run(5), run(6));
+    }
+
+    #[test]
+    fn masses_are_exponentials() {
+        for i in 0..30_000 {
+            let x = -(i as f32) * 1e-3;
+            let exact = f64::from(x).exp() * (1u64 << 32) as f64;
+            assert!(
+                (mass(x) as f64 - exact).abs() <= 0.51 + if x <= -23.0 { 0.5 } else { 0.0 },
+                "{x}: {}",
+                mass(x)
+            );
+        }
+        assert_eq!((mass(0.0), mass(f32::MIN), mass(f32::NEG_INFINITY)), (1 << 32, 0, 0));
     }
 
     #[test]

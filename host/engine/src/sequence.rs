@@ -2,7 +2,7 @@
 
 use crate::observe::Observed;
 use crate::request::{Event, FinishReason, Request, StopToken};
-use crate::sampler::{Sampler, logprob_of, most_likely};
+use crate::sampler::{Chosen, Draw, NotFinite, Sampler, logprob_of, most_likely};
 use crossbeam_channel::Sender;
 use hotseam_kv::{LayerLayout, SeqKv};
 use hotseam_slots::Digest;
@@ -275,6 +275,17 @@ impl Sequence {
         Some(Picked { id, logprob, top: most_likely(logits, request.logprobs) })
     }
 
+    /// What the next token is drawn by, if nothing but the token is wanted of the logits of a decoding request.
+    pub(crate) fn draw(&self) -> Option<Draw> {
+        let request = &self.ticket.request;
+        let more = request.tap_logits
+            || request.logprobs > 0
+            || request.prompt_logprobs.is_some()
+            || !request.forced.is_empty()
+            || self.ticket.observer.is_some();
+        (!more).then(|| self.sampler.next())
+    }
+
     /// Goes on as if the sampler had chosen a token here, which another worker did.
     pub(crate) fn skip_choice(&mut self) {
         self.sampler.skip();
@@ -282,7 +293,19 @@ impl Sequence {
 
     /// Chooses the next token from the logits of the last row and reports it.
     pub(crate) fn accept(&mut self, logits: &[f32]) -> Next {
-        match self.pick(logits) {
+        let picked = self.pick(logits);
+        self.report(picked)
+    }
+
+    /// Reports the token that was chosen by [`Sequence::draw`].
+    pub(crate) fn accept_chosen(&mut self, chosen: Result<Chosen, NotFinite>) -> Next {
+        self.sampler.skip();
+        let picked = chosen.ok().map(|Chosen { id, logprob }| Picked { id, logprob, top: Vec::new() });
+        self.report(picked)
+    }
+
+    fn report(&mut self, picked: Option<Picked>) -> Next {
+        match picked {
             Some(picked) => self.take(picked),
             None => {
                 self.ticket.fail(NOT_FINITE.0, NOT_FINITE.1);

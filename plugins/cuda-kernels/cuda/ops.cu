@@ -4,6 +4,7 @@
 #include "activation.cuh"
 #include "gemm.cuh"
 #include "stream.cuh"
+#include "sampling.cuh"
 
 struct EmbedParams {
     // `[vocab, hidden]` f32 or bf16.
@@ -259,52 +260,10 @@ KERNEL_BOUNDED(hotseam_ops_gather, GatherParams, 256) {
     p.out[(long long)blockIdx.y * p.width + d] = known ? p.x[(long long)row * p.width + d] : 0.0f;
 }
 
-struct ArgmaxParams {
-    // `[rows, width]`.
-    const float *x;
-    // `[rows]`.
-    int32_t *out;
-    unsigned width;
-};
-
-// The place of the largest value of each row, the lowest of equals; -1 if it is no finite number or a value is NaN, which
-// the sampler refuses. Grid: rows.
-KERNEL_BOUNDED(hotseam_ops_argmax, ArgmaxParams, 1024) {
-    SHARED float values[WARPS_MOST];
-    SHARED int places[WARPS_MOST];
-    const float *x = p.x + (long long)blockIdx.x * p.width;
-    float best = -HOTSEAM_INFINITY;
-    int at = -1, nan = 0;
-    for (unsigned i = threadIdx.x; i < p.width; i += blockDim.x) {
-        float value = x[i];
-        nan |= value != value;
-        if (value > best) {
-            best = value;
-            at = i;
-        }
-    }
-    nan = __syncthreads_or(nan);
-    for (int round = 0; round < 2; round++) {
-#pragma unroll
-        for (int step = 16; step > 0; step >>= 1) {
-            float other = __shfl_xor_sync(ALL_LANES, best, step);
-            int other_at = __shfl_xor_sync(ALL_LANES, at, step);
-            if (other > best || (other == best && other_at >= 0 && (at < 0 || other_at < at))) {
-                best = other;
-                at = other_at;
-            }
-        }
-        if (round == 1) break;
-        if (lane_id() == 0) {
-            values[warp_id()] = best;
-            places[warp_id()] = at;
-        }
-        __syncthreads();
-        bool there = lane_id() < (int)(blockDim.x >> 5);
-        best = there ? values[lane_id()] : -HOTSEAM_INFINITY;
-        at = there ? places[lane_id()] : -1;
-    }
-    if (threadIdx.x == 0) p.out[blockIdx.x] = nan || best == HOTSEAM_INFINITY ? -1 : at;
+// Grid: rows.
+KERNEL_BOUNDED(hotseam_ops_sample, SampleParams, SAMPLE_THREADS) {
+    SHARED SampleShared shared;
+    sample_row(p, shared);
 }
 
 struct CountParams {

@@ -1,18 +1,19 @@
-//! Last collapse, final norm and output head, for the rows whose logits are wanted.
+//! Last collapse, final norm and output head, for the rows whose logits are wanted, and the choice of tokens where a device makes it.
 
 use super::lists::Lists;
 use super::ops::StepError;
-use super::{Forward, Step, refs};
+use super::{Answer, Forward, Step, refs};
+use crate::sampler::{Chosen, NotFinite};
 use hotseam_abi::MhcHeadArgs;
 use hotseam_model::LayerClass;
 
 impl Forward {
-    pub(super) fn head(&mut self, step: &Step<'_>, lists: &Lists) -> Result<&[f32], StepError> {
+    pub(super) fn head(&mut self, step: &Step<'_>, lists: &Lists) -> Result<Answer<'_>, StepError> {
         let c = &self.model.config;
         let weights = &self.model.weights;
         let (hc, hidden, vocab, n) = (c.hc_mult, c.hidden_size, c.vocab_size, step.wanted.len());
         if n == 0 {
-            return Ok(&[]);
+            return Ok(Answer::Logits(&[]));
         }
         if self.ws.logits.bytes < n * vocab * 4 {
             self.ws.logits = self.ops.memory(n * vocab * 4, "logits")?;
@@ -34,7 +35,18 @@ impl Forward {
         step.probe.call(step.snapshot.head(step.phase), &ctx, &args, n)?;
         ops.rms_norm(n, &ws.x, &weights.norm, c.rms_norm_eps, &ws.x)?;
         ops.project(n, &ws.x, &weights.head, &ws.logits)?;
+        let draws = step.draws;
+        let chosen = !draws.is_empty() && ops.choose(draws, vocab, &ws.logits, &ws.chosen)?;
         self.settle()?;
-        self.ops.read(&self.ws.logits, n * vocab, &mut self.copy)
+        if !chosen {
+            return Ok(Answer::Logits(self.ops.read(&self.ws.logits, n * vocab, &mut self.copy)?));
+        }
+        let pairs = self.ops.read(&self.ws.chosen, 2 * draws.len(), &mut self.copy)?.chunks_exact(2);
+        self.chosen.clear();
+        self.chosen.extend(pairs.map(|pair| match pair[0].to_bits() as i32 {
+            ..0 => Err(NotFinite),
+            id => Ok(Chosen { id: id as u32, logprob: pair[1] }),
+        }));
+        Ok(Answer::Chosen(&self.chosen))
     }
 }

@@ -14,6 +14,7 @@ mod refs;
 mod workspace;
 
 use crate::observe::{HostCopies, Memory, Probe, Stepping};
+use crate::sampler::{Chosen, Draw, NotFinite};
 use crate::{Device, EngineConfig, EngineError};
 use group::Group;
 use hotseam_abi::{
@@ -47,6 +48,8 @@ pub(crate) struct Step<'a> {
     pub(crate) tokens: &'a [i32],
     /// Rows whose logits are wanted, rising.
     pub(crate) wanted: &'a [usize],
+    /// What the tokens of the wanted rows are drawn by, if nothing else is wanted of their logits; else empty.
+    pub(crate) draws: &'a [Draw],
     /// Number of the step.
     pub(crate) number: u64,
     /// Whether anyone looks at its calls, here or on another rank ([`Probe::sees_calls`]): each is then made, over no more rows than
@@ -54,6 +57,15 @@ pub(crate) struct Step<'a> {
     pub(crate) looked_at: bool,
     /// Who looks at its calls here.
     pub(crate) probe: Probe<'a>,
+}
+
+/// What a step says of the wanted rows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Answer<'a> {
+    /// `[wanted, vocab]`; none on ranks other than the first.
+    Logits(&'a [f32]),
+    /// A token of each, chosen on the device by [`Step::draws`].
+    Chosen(&'a [Result<Chosen, NotFinite>]),
 }
 
 /// Weights and buffers of forward passes.
@@ -68,6 +80,7 @@ pub(crate) struct Forward {
     head: HeadRows,
     /// Where logits and streams are put that are not in host memory.
     copy: Vec<f32>,
+    chosen: Vec<Result<Chosen, NotFinite>>,
     /// Where the host has the weights, if they are used elsewhere.
     host_copies: Option<Arc<HostCopies>>,
 }
@@ -121,11 +134,11 @@ impl Forward {
             Ok(Experts { refs, on_device })
         });
         let experts = experts.collect::<Result<_, CudaError>>()?;
-        let (head, copy) = (HeadRows::with_capacity(max_rows), Vec::new());
+        let (head, copy, chosen) = (HeadRows::with_capacity(max_rows), Vec::new(), Vec::new());
         let group = group.and_then(Group::new);
         let on_device = sizes.device != Device::Cpu;
         let host_copies = on_device.then(|| Arc::new(HostCopies::of(&model)));
-        Ok(Self { experts, ws, index_topk, group, head, copy, host_copies, ops, model })
+        Ok(Self { experts, ws, index_topk, group, head, copy, chosen, host_copies, ops, model })
     }
 
     /// Where the host has the weights, if they are used elsewhere.
@@ -133,14 +146,14 @@ impl Forward {
         self.host_copies.clone()
     }
 
-    /// Runs the step; returns `[wanted, vocab]` logits on the first rank, none on others. Every rank of a group runs it with the
+    /// Runs the step; returns what it says of the wanted rows on the first rank, nothing on others. Every rank of a group runs it with the
     /// same rows at the same time.
     ///
     /// # Errors
     /// The first call that failed. KV written by the step is then to be given up, on all ranks of a group: the others are not told,
     /// and what they have computed is of no use. The next step can be run, unless the error is [`StepError::Rank`], which ends the
     /// group.
-    pub(crate) fn run(&mut self, step: &Step<'_>) -> Result<&[f32], StepError> {
+    pub(crate) fn run(&mut self, step: &Step<'_>) -> Result<Answer<'_>, StepError> {
         self.head.set(step.plan, step.wanted);
         let lists = self.ops.begin(step.phase, step.plan, step.tokens, &self.head, !step.looked_at);
         let lists = lists.map_err(|error| self.not_begun(error))?;
@@ -159,7 +172,7 @@ impl Forward {
             // is a failure of this step.
             Some((1.., _)) => {
                 self.settle()?;
-                self.ops.read(&self.ws.y, 0, &mut self.copy)
+                Ok(Answer::Logits(self.ops.read(&self.ws.y, 0, &mut self.copy)?))
             }
             _ => self.head(step, &lists),
         }

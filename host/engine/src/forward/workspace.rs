@@ -50,6 +50,8 @@ pub(crate) struct Workspace {
     pub(crate) head_streams: Block,
     /// `[wanted, vocab]`; grows to the most rows ever wanted at once.
     pub(crate) logits: Block,
+    /// `[rows, 2]` of a device's choices among them.
+    pub(crate) chosen: Block,
 }
 
 impl Workspace {
@@ -85,6 +87,7 @@ impl Workspace {
             ffn_up: f(c.moe_intermediate_size)?,
             head_streams: f(c.hc_mult * c.hidden_size)?,
             logits: ops.memory(0, "logits")?,
+            chosen: f(2)?,
         })
     }
 }

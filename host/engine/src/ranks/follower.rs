@@ -273,6 +273,7 @@ impl Follower {
             layouts,
             tokens: &told.tokens,
             wanted: &[],
+            draws: &[],
             number: told.number,
             looked_at: told.looked_at,
             probe: Probe { guard: self.guard.as_ref(), ..Probe::default() },

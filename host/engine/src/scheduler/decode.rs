@@ -6,10 +6,9 @@ use hotseam_slots::Phase;
 use std::sync::atomic::Ordering;
 
 impl Scheduler {
-    /// Chooses the next token of a decoding request.
-    pub(super) fn choose(&mut self, index: usize, logits: &[f32], chunk: u32) {
-        self.published.generated_tokens.fetch_add(1, Ordering::Relaxed);
-        match self.running[index].accept(logits) {
+    /// Feeds the next token of a decoding request, or ends it.
+    pub(super) fn go_on(&mut self, index: usize, next: Next, chunk: u32) {
+        match next {
             Next::Feed(next) => self.running[index].stage = Stage::Decode { next, chunk },
             Next::Ended => self.remove(index),
         }
@@ -28,13 +27,19 @@ impl Scheduler {
         self.members.clear();
         self.tokens.clear();
         self.wanted.clear();
+        self.draws.clear();
         for (index, sequence) in self.running.iter_mut().enumerate() {
             if let (Stage::Decode { next, .. }, true) = (sequence.stage, sequence.belongs(group)) {
                 sequence.turn = self.turn;
                 self.wanted.push(self.tokens.len());
                 self.tokens.push(next as i32);
                 self.members.push((index, 1));
+                self.draws.extend(sequence.draw());
             }
+        }
+        // One that wants logits has them copied for all.
+        if self.draws.len() < self.members.len() {
+            self.draws.clear();
         }
         let Some(snapshot) = self.bind() else { return };
         if !self.run_step(&snapshot, Phase::Decode) {
@@ -44,9 +49,18 @@ impl Scheduler {
         let (members, logits) = (std::mem::take(&mut self.members), std::mem::take(&mut self.logits));
         for (row, (index, _)) in members.iter().enumerate().rev() {
             let Stage::Decode { chunk, .. } = self.running[*index].stage else { continue };
-            let logits = &logits[row * vocab..(row + 1) * vocab];
-            self.running[*index].tell(self.plan.positions[row], logits);
-            self.choose(*index, logits, chunk);
+            // Before the client can know of it.
+            self.published.generated_tokens.fetch_add(1, Ordering::Relaxed);
+            let sequence = &mut self.running[*index];
+            let next = match self.chosen.get(row) {
+                Some(chosen) => sequence.accept_chosen(*chosen),
+                None => {
+                    let logits = &logits[row * vocab..(row + 1) * vocab];
+                    sequence.tell(self.plan.positions[row], logits);
+                    sequence.accept(logits)
+                }
+            };
+            self.go_on(*index, next, chunk);
         }
         (self.members, self.logits) = (members, logits);
     }

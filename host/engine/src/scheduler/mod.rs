@@ -21,6 +21,7 @@ use crate::handoff::Handoff;
 use crate::prefix::PrefixCache;
 use crate::provenance::Provenance;
 use crate::ranks::{Leader, make_current};
+use crate::sampler::{Chosen, Draw, NotFinite};
 use crate::sequence::{Sequence, Stage, Ticket};
 use crate::swaps::trial::{Link, Trial};
 use crate::watch::Watch;
@@ -60,8 +61,12 @@ pub(crate) struct Scheduler {
     tokens: Vec<i32>,
     /// Rows of the step whose logits are wanted.
     wanted: Vec<usize>,
-    /// `[wanted, vocab]` logits of the step.
+    /// What the tokens of those rows are drawn by, if nothing else is wanted of their logits; else empty.
+    draws: Vec<Draw>,
+    /// `[wanted, vocab]` logits of the step; empty if its tokens were chosen.
     logits: Vec<f32>,
+    /// `[wanted]` tokens of the step, if a device chose them.
+    chosen: Vec<Result<Chosen, NotFinite>>,
     /// Number of the running turn.
     turn: u64,
     provenance: Provenance,
@@ -171,7 +176,9 @@ impl Scheduler {
             members: Vec::with_capacity(config.max_seqs),
             tokens: Vec::with_capacity(config.max_rows()),
             wanted: Vec::with_capacity(config.max_rows()),
+            draws: Vec::new(),
             logits: Vec::new(),
+            chosen: Vec::new(),
             turn: 0,
             provenance: Provenance::new(Arc::clone(&published.ledger)),
             guard: config.guard.then(|| Guard::new(Arc::clone(&published.guard))),

@@ -20,6 +20,7 @@ impl Scheduler {
         self.members.clear();
         self.tokens.clear();
         self.wanted.clear();
+        self.draws.clear();
         for (index, sequence) in self.running.iter().enumerate().filter(|(_, s)| is_prefill(s)) {
             let rows = sequence.prefill_rows(self.config.chunk - self.tokens.len(), self.config.chunk);
             let Stage::Prefill { done, .. } = sequence.stage else { continue };
@@ -163,7 +164,9 @@ impl Scheduler {
         }
         // From here on the KV is in the decode store.
         self.running[index].stage = Stage::Decode { next: 0, chunk };
-        self.choose(index, logits, chunk);
+        self.published.generated_tokens.fetch_add(1, Ordering::Relaxed);
+        let next = self.running[index].accept(logits);
+        self.go_on(index, next, chunk);
     }
 
     /// Shows an observer the KV of a prompt that decode goes on from where it is.

@@ -1,7 +1,7 @@
 //! One step: its table, its run, and what follows from its failure.
 
 use super::{Scheduler, layouts};
-use crate::forward::Step;
+use crate::forward::{Answer, Step};
 use crate::guard::Guard;
 use crate::observe::Probe;
 use crate::sequence::Stage;
@@ -51,7 +51,7 @@ impl Scheduler {
     }
 
     /// Runs the step of `members`, whose tokens and wanted rows are set. Returns whether it succeeded: its positions are
-    /// then committed and its logits are in `logits`. Otherwise it has no members any more: they have failed, or will run
+    /// then committed and its logits are in `logits`, or its tokens in `chosen`. Otherwise it has no members any more: they have failed, or will run
     /// again on the table before.
     pub(super) fn run_step(&mut self, snapshot: &Arc<Snapshot>, phase: Phase) -> bool {
         let on_decode = phase == Phase::Decode && self.decode.is_some();
@@ -83,6 +83,8 @@ impl Scheduler {
             timer: None,
             copies: copies.as_deref(),
         };
+        // Whoever guards a step looks at all of its numbers.
+        let looks = self.watch.guards(snapshot);
         let step = Step {
             snapshot,
             phase,
@@ -91,6 +93,7 @@ impl Scheduler {
             layouts: &self.running[first].layouts,
             tokens: &self.tokens,
             wanted: &self.wanted,
+            draws: if looks { &[] } else { &self.draws },
             number: self.step,
             looked_at: probe.sees_calls(),
             probe,
@@ -99,9 +102,13 @@ impl Scheduler {
         self.published.in_step.store(true, Ordering::Release);
         let told = self.ranks.as_mut().map_or(Ok(()), |ranks| ranks.begin(&step));
         let ran = told.and_then(|()| {
-            let logits = self.forward.run(&step)?;
+            let answer = self.forward.run(&step)?;
             self.logits.clear();
-            self.logits.extend_from_slice(logits);
+            self.chosen.clear();
+            match answer {
+                Answer::Logits(logits) => self.logits.extend_from_slice(logits),
+                Answer::Chosen(chosen) => self.chosen.extend_from_slice(chosen),
+            }
             Ok(())
         });
         let ran = match &mut self.ranks {
@@ -112,7 +119,7 @@ impl Scheduler {
         let seconds = start.elapsed().as_secs_f32();
         self.running[first].ticket.observer = observer.map(RefCell::into_inner);
         let ran = match ran {
-            Ok(()) if !observed && self.watch.guards(snapshot) => self.finite(),
+            Ok(()) if !observed && looks => self.finite(),
             ran => ran,
         };
         if let Err(fault) = ran {

@@ -13,6 +13,8 @@ use shape::{address, elements, expect};
 
 /// Threads of the kernels that give each value a thread.
 const THREADS: u32 = 256;
+/// Threads of the kernel that chooses tokens.
+const SAMPLE_THREADS: u32 = 1024;
 /// Threads of the kernels that give a row a block.
 const ROW_THREADS: u32 = 1024;
 
@@ -31,7 +33,7 @@ pub struct Ops {
     add: Kernel,
     local_experts: Kernel,
     gather: Kernel,
-    argmax: Kernel,
+    sample: Kernel,
     count: Kernel,
 }
 
@@ -113,9 +115,10 @@ struct CountParams {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct ArgmaxParams {
-    x: u64,
-    out: u64,
+struct SampleParams {
+    logits: u64,
+    draws: u64,
+    chosen: u64,
     width: u32,
 }
 
@@ -138,7 +141,7 @@ impl Ops {
             add: kernel("add")?,
             local_experts: kernel("local_experts")?,
             gather: kernel("gather")?,
-            argmax: kernel("argmax")?,
+            sample: kernel("sample")?,
             count: kernel("count")?,
         })
     }
@@ -319,22 +322,21 @@ impl Ops {
         unsafe { self.gather.launch_early(stream, grid, THREADS, 0, &params).map_err(failed) }
     }
 
-    /// The place of the largest of each row of `x [rows, width]`, the lowest of equals, in `out [rows]` i32. -1 if a value is
-    /// NaN or the largest is not finite, which the sampler refuses.
+    /// A token of each row of `logits [rows, width]`. `draws` is the device address of `[rows]` of temperature and `top_p`, f32, and a
+    /// number in [0, 1), f64; `chosen` `[rows, 2]` gets the token, an i32 in the place of an f32, and its log-probability at
+    /// temperature 1. The token is -1 if a logit is NaN or the largest is not finite, which the sampler refuses.
     ///
     /// # Errors
     /// As [`Self::embed`].
-    pub fn argmax(&self, stream: u64, x: &TensorRef, out: &TensorRef) -> Result<()> {
-        let (rows, width) = (x.shape[0], x.shape[1]);
-        expect(x, "x", dtype::F32, &[rows, width])?;
-        expect(out, "out", dtype::I32, &[rows])?;
-        let width = width as u32;
-        let params = ArgmaxParams { x: address(x), out: address(out), width };
+    pub fn sample(&self, stream: u64, logits: &TensorRef, draws: u64, chosen: &TensorRef) -> Result<()> {
+        let (rows, width) = (logits.shape[0], logits.shape[1]);
+        expect(logits, "logits", dtype::F32, &[rows, width])?;
+        expect(chosen, "chosen", dtype::F32, &[rows, 2])?;
+        let params =
+            SampleParams { logits: address(logits), draws, chosen: address(chosen), width: width as u32 };
         // SAFETY: as for `embed`.
         unsafe {
-            self.argmax
-                .launch_early(stream, [rows as u32, 1, 1], row_threads(width), 0, &params)
-                .map_err(failed)
+            self.sample.launch_early(stream, [rows as u32, 1, 1], SAMPLE_THREADS, 0, &params).map_err(failed)
         }
     }
 

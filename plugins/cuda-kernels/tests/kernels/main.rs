@@ -5,3 +5,4 @@ mod kit;
 mod mhc;
 mod moe;
 mod ops;
+mod sampling;

@@ -12,6 +12,7 @@ pub(crate) use cpu::Cpu;
 pub(crate) use cuda::Cuda;
 
 use super::lists::{HeadRows, Lists};
+use crate::sampler::Draw;
 use hotseam_abi::{ExpertRef, TensorRef, device, dtype};
 use hotseam_cuda::CudaError;
 use hotseam_kv::Plan;
@@ -210,6 +211,20 @@ pub(crate) trait Ops: Send {
 
     /// The rows of `x`, `width` wide, that [`Lists::head_rows`] names, one after another in `out`.
     fn gather(&self, lists: &Lists, width: usize, x: &Block, out: &Block) -> Done;
+
+    /// A token of each of the first rows of `logits` `[draws, vocab]`, in two values of its row of `chosen`: the
+    /// token, an i32 in the place of an f32 and -1 if it cannot be chosen, and its log-probability.
+    /// `false` if the host is to choose.
+    fn choose(
+        &self,
+        draws: &[Draw],
+        vocab: usize,
+        logits: &Block,
+        chosen: &Block,
+    ) -> Result<bool, StepError> {
+        let _ = (draws, vocab, logits, chosen);
+        Ok(false)
+    }
 
     /// The first values of a block, once everything before has been done; `copy` is where they are put if they are not in
     /// host memory.

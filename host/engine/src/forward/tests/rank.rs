@@ -2,7 +2,7 @@
 
 use super::sums::Sums;
 use crate::forward::ops::StepError;
-use crate::forward::{Forward, Step};
+use crate::forward::{Answer, Forward, Step};
 use crate::guard::{Guard, GuardLog};
 use crate::observe::Probe;
 use crate::scheduler::layouts;
@@ -156,6 +156,7 @@ impl Rank {
             layouts: &of,
             tokens: &tokens,
             wanted: &wanted,
+            draws: &[],
             number: self.number,
             looked_at: probe.sees_calls(),
             probe,
@@ -164,7 +165,10 @@ impl Rank {
         assert_eq!((ctx.rank, ctx.world), self.place, "what calls are told");
         let ran = self.forward.run(&step);
         let vocab = self.model.config.vocab_size;
-        ran.map(|logits| logits.chunks_exact(vocab).map(<[f32]>::to_vec).collect())
+        ran.map(|answer| match answer {
+            Answer::Logits(logits) => logits.chunks_exact(vocab).map(<[f32]>::to_vec).collect(),
+            Answer::Chosen(chosen) => unreachable!("nothing is to be drawn: {chosen:?}"),
+        })
     }
 
     /// Gives up the positions of a step.

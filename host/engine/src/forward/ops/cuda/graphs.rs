@@ -235,7 +235,7 @@ mod tests {
         let _device = Device::open(0).expect("a device");
         let (kernels, stream) = (ops::Ops::load().expect("kernels"), Stream::new().expect("a stream"));
         let mut graphs = Graphs::new().expect("memory");
-        let mut step = |graphs: &mut Graphs, layers: u32| {
+        let step = |graphs: &mut Graphs, layers: u32| {
             graphs.step();
             let launched = (0..layers).map(|layer| {
                 graphs

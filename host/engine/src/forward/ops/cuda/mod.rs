@@ -6,10 +6,11 @@ use super::{Block, Done, Ops, Product, Repeat, StepError, Work, do_from};
 use crate::forward::lists::device::DeviceLists;
 use crate::forward::lists::{HeadRows, Lists};
 use crate::forward::refs;
+use crate::sampler::Draw;
 use crate::{EngineConfig, EngineError};
 use graphs::Graphs;
 use hotseam_abi::{ExpertRef, MIN_WORKSPACE, TensorRef, WeightRef, device, dtype};
-use hotseam_cuda::{Buffer, CudaError, Device, Stream, copy_from_device};
+use hotseam_cuda::{Buffer, CudaError, Device, Stream, copy_from_device, copy_to_device_on};
 use hotseam_cuda_kernels::ops;
 use hotseam_kv::Plan;
 use hotseam_model::{Matrix, Model, RopeTable, Tensor};
@@ -28,6 +29,8 @@ pub(crate) struct Cuda {
     workspace: Buffer,
     prefill: DeviceLists,
     decode: DeviceLists,
+    /// [`Draw`] of each row of a step that decodes.
+    draws: Buffer,
     /// Set if decode steps are recorded.
     graphs: Option<RefCell<Graphs>>,
     stream: Stream,
@@ -76,6 +79,7 @@ impl Cuda {
             workspace: Buffer::new(MIN_WORKSPACE as usize, "the workspace of calls")?,
             prefill: lists(sizes.max_rows())?,
             decode: lists(sizes.max_seqs)?.padded(sizes.graphs),
+            draws: Buffer::zeroed(sizes.max_seqs * size_of::<Draw>(), "what tokens are drawn by")?,
             graphs: sizes.graphs.then(|| Graphs::new().map(RefCell::new)).transpose()?,
             stream: Stream::new()?,
             _weights: weights,
@@ -218,6 +222,22 @@ impl Ops for Cuda {
         let n = lists.head.n_rows as usize;
         let (x, out) = (x.f32([lists.rows(), width]), out.f32([n, width]));
         done(self.kernels.gather(self.raw(), &x, &self.numbers(lists.head_rows, n), &out))
+    }
+
+    fn choose(
+        &self,
+        draws: &[Draw],
+        vocab: usize,
+        logits: &Block,
+        chosen: &Block,
+    ) -> Result<bool, StepError> {
+        let rows = draws.len();
+        if size_of_val(draws) > self.draws.bytes() {
+            return Ok(false);
+        }
+        copy_to_device_on(self.draws.address(), draws, self.raw())?;
+        let (logits, chosen) = (logits.f32([rows, vocab]), chosen.f32([rows, 2]));
+        done(self.kernels.sample(self.raw(), &logits, self.draws.address(), &chosen)).map(|()| true)
     }
 
     fn read<'a>(&self, block: &'a Block, n: usize, copy: &'a mut Vec<f32>) -> Result<&'a [f32], StepError> {
