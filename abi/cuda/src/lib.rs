@@ -1,4 +1,5 @@
-//! The CUDA driver as Hotseam uses it: devices, memory, streams, events, modules and graphs, with typed errors; and NCCL ([`nccl`]).
+//! The CUDA driver as Hotseam uses it: devices, memory, streams, events, modules and graphs, with typed errors; and NCCL
+//! ([`nccl`]) and cuBLASLt ([`cublaslt`]).
 //!
 //! Nothing here is linked against CUDA: the driver's library is opened when it is first asked for, so the same file runs with
 //! and without a GPU. Addresses of device memory, contexts and streams are plain `u64`, as they cross the plugin contract.
@@ -7,6 +8,7 @@
 //! and makes it current; [`Device::make_current`] does it for a further thread. A plugin opens nothing: the host's context is
 //! current in every call but `probe`.
 
+pub mod cublaslt;
 mod device;
 mod driver;
 mod error;

@@ -53,6 +53,19 @@ impl<'de> Deserialize<'de> for Device {
     }
 }
 
+/// Whether products of many rows on a CUDA device are made by cuBLASLt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CublasLt {
+    /// Where the library is there.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+    /// A server without the library does not start.
+    Required,
+}
+
 /// What carries the sums of tensor-parallel ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -74,6 +87,8 @@ pub struct EngineSection {
     pub device: Device,
     /// Whether decode steps on a CUDA device are recorded as graphs and launched again.
     pub graphs: bool,
+    /// Whether products of many rows on a CUDA device are made by cuBLASLt.
+    pub cublaslt: CublasLt,
     /// Tensor-parallel ranks: processes on this host that each hold a part of the heads and experts. On CUDA, rank r takes the
     /// device r after `device`.
     #[serde(deserialize_with = "ranks")]
@@ -120,6 +135,7 @@ impl Default for EngineSection {
         Self {
             device: Device::Cpu,
             graphs: true,
+            cublaslt: CublasLt::Auto,
             tp_size: 1,
             collective: Collective::Auto,
             max_seqs: 8,

@@ -30,7 +30,7 @@ pub use admin::AdminTcpSection;
 pub use assignments::{Assignment, Assignments, DEFAULT_ASSIGNMENT, RuleText, valid_assignment_name};
 pub use disaggregation::{DisaggregationSection, Role};
 pub use document::quoted;
-pub use engine::{Collective, Device, EngineSection, Topology};
+pub use engine::{Collective, CublasLt, Device, EngineSection, Topology};
 pub use error::{ConfigError, InvalidValue, Place};
 pub use json_schema::json_schema;
 pub use names::cut_quotations;

@@ -47,7 +47,7 @@ x.yaml:3:11: unknown field `max_seq`
 3 | engine: { max_seq: 8, max_context: 8192, topology: single }
   |           ^
   field: engine.max_seq
-  help: did you mean `max_seqs`? known: device, graphs, tp_size, collective, max_seqs, max_context, chunk, pages, topology, threads, index_topk, \
+  help: did you mean `max_seqs`? known: device, graphs, cublaslt, tp_size, collective, max_seqs, max_context, chunk, pages, topology, threads, index_topk, \
 prefix_cache_bytes, guard, amx",
     );
     expect(
@@ -450,7 +450,7 @@ fn overrides_are_blamed_by_argument() {
         "\
 --set engine.max_seq=4: unknown field `max_seq`
   field: engine.max_seq
-  help: did you mean `max_seqs`? known: device, graphs, tp_size, collective, max_seqs, max_context, chunk, pages, topology, threads, index_topk, \
+  help: did you mean `max_seqs`? known: device, graphs, cublaslt, tp_size, collective, max_seqs, max_context, chunk, pages, topology, threads, index_topk, \
 prefix_cache_bytes, guard, amx",
     );
     expect(
@@ -513,7 +513,7 @@ x.yaml:3:11: unknown field `max_seq`
 3 | engine: { max_seq: 8, max_context: 8192, topology: single }
   |           ^
   field: engine.max_seq
-  help: did you mean `max_seqs`? known: device, graphs, tp_size, collective, max_seqs, max_context, chunk, pages, topology, threads, index_topk, \
+  help: did you mean `max_seqs`? known: device, graphs, cublaslt, tp_size, collective, max_seqs, max_context, chunk, pages, topology, threads, index_topk, \
 prefix_cache_bytes, guard, amx",
     );
 }

@@ -58,6 +58,18 @@ impl fmt::Display for Device {
     }
 }
 
+/// Whether products of many rows on a CUDA device are made by cuBLASLt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub enum CublasLt {
+    /// Where the library is there.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+    /// An engine without the library does not start.
+    Required,
+}
+
 /// Sizes and topology of an engine.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
@@ -65,6 +77,8 @@ pub struct EngineConfig {
     pub device: Device,
     /// Whether decode steps on a CUDA device are recorded as graphs and launched again.
     pub graphs: bool,
+    /// Whether products of many rows on a CUDA device are made by cuBLASLt.
+    pub cublaslt: CublasLt,
     /// Sequences that run at once; more wait.
     pub max_seqs: usize,
     /// Longest prompt and answer together, in tokens.
@@ -104,6 +118,7 @@ impl Default for EngineConfig {
         Self {
             device: Device::Cpu,
             graphs: true,
+            cublaslt: CublasLt::Auto,
             max_seqs: 8,
             max_context: 8192,
             chunk: 512,

@@ -28,7 +28,7 @@ mod swaps;
 mod transfer;
 mod watch;
 
-pub use config::{Device, EngineConfig, Role, Topology};
+pub use config::{CublasLt, Device, EngineConfig, Role, Topology};
 pub use disagg::{Finding, FindingKind, KvMap, KvRow, PdSettings};
 pub use engine::{Engine, EngineStats};
 pub use error::{EngineError, SubmitError};

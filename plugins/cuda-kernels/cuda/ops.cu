@@ -274,3 +274,57 @@ struct CountParams {
 KERNEL_BOUNDED(hotseam_ops_count, CountParams, 32) {
     if (threadIdx.x == 0) *p.counter += 1;
 }
+
+struct SplitParams {
+    const float *x;
+    // Three times `[n]` bf16, the largest part of each value first.
+    unsigned short *parts;
+    long long n;
+};
+
+// A value as the sum of three bf16, which hold 8 bits of it each. Grid: 16 values a thread.
+KERNEL_BOUNDED(hotseam_ops_split, SplitParams, 256) {
+    long long first = ((long long)blockIdx.x * blockDim.x + threadIdx.x) * 16;
+    if (first >= p.n) return;
+    float v[16];
+    inputs_of(p.x, first, p.n, v);
+#pragma unroll
+    for (int part = 0; part < 3; part++) {
+        unsigned short *to = p.parts + part * p.n + first;
+        bool whole = first + 16 <= p.n && ((size_t)to & 15) == 0;
+        if (whole) {
+            store_bf16((unsigned *)to, v);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 16; i++) {
+                if (first + i < p.n) to[i] = (unsigned short)(__float_as_uint(v[i]) >> 16);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 16; i++) v[i] -= __uint_as_float(__float_as_uint(v[i]) & 0xffff0000u);
+    }
+}
+
+struct NarrowParams {
+    HotseamWeightRef w;
+    // `[n, k]` bf16.
+    unsigned short *out;
+    long long n, k;
+};
+
+// Weights that are bf16 without rounding, as such. Grid: 16 inputs a thread, outputs.
+KERNEL_BOUNDED(hotseam_ops_narrow, NarrowParams, 256) {
+    long long col = ((long long)blockIdx.x * blockDim.x + threadIdx.x) * 16, row = blockIdx.y;
+    if (col >= p.k || row >= p.n) return;
+    float v[16];
+    weight_values(weight_row(p.w, row, p.k), col, p.k, v);
+    unsigned short *to = p.out + row * p.k + col;
+    if (col + 16 <= p.k && ((size_t)to & 15) == 0) {
+        store_bf16((unsigned *)to, v);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        if (col + i < p.k) to[i] = (unsigned short)(__float_as_uint(v[i]) >> 16);
+    }
+}

@@ -18,7 +18,7 @@ use anyhow::Context as _;
 use hotseam_config::{Config, DisaggregationSection, WeightMemory};
 use hotseam_encoding::Tokenizer;
 use hotseam_engine::{
-    Device, Engine, EngineConfig, EngineError, GuardReport, Leader, PdSettings, Role, SwapSettings,
+    CublasLt, Device, Engine, EngineConfig, EngineError, GuardReport, Leader, PdSettings, Role, SwapSettings,
 };
 use hotseam_model::{Model, ModelConfig};
 use hotseam_slots::{Geometry, Registry, Slots, Topology};
@@ -247,6 +247,11 @@ pub(crate) fn engine_sizes(config: &Config, model: &ModelConfig) -> Result<Engin
     let sizes = EngineConfig {
         device: device(config),
         graphs: section.graphs,
+        cublaslt: match section.cublaslt {
+            hotseam_config::CublasLt::Auto => CublasLt::Auto,
+            hotseam_config::CublasLt::Off => CublasLt::Off,
+            hotseam_config::CublasLt::Required => CublasLt::Required,
+        },
         max_seqs: section.max_seqs,
         max_context: section.max_context,
         chunk: section.chunk,

@@ -1,6 +1,6 @@
 //! What leader and followers say to each other.
 
-use crate::{Device, EngineConfig, EngineError};
+use crate::{CublasLt, Device, EngineConfig, EngineError};
 use hotseam_abi::SeqSpan;
 use hotseam_kv::{CompressPlan, Plan};
 use hotseam_slots::{CallError, CellId, Counted, Phase, Rule};
@@ -33,6 +33,8 @@ pub(super) struct RankSizes {
     pub(super) device: Option<u32>,
     /// [`EngineConfig::graphs`].
     pub(super) graphs: bool,
+    /// [`EngineConfig::cublaslt`]: on every rank as on the first, whose products of whole weights must have the same bits.
+    pub(super) cublaslt: CublasLt,
     /// [`EngineConfig::max_seqs`].
     pub(super) max_seqs: usize,
     /// [`EngineConfig::max_context`].
@@ -57,6 +59,7 @@ impl RankSizes {
                 Device::Cuda(ordinal) => Some(ordinal),
             },
             graphs: c.graphs,
+            cublaslt: c.cublaslt,
             max_seqs: c.max_seqs,
             max_context: c.max_context,
             chunk: c.chunk,
@@ -79,6 +82,7 @@ impl RankSizes {
         Ok(EngineConfig {
             device,
             graphs: self.graphs,
+            cublaslt: self.cublaslt,
             max_seqs: self.max_seqs,
             max_context: self.max_context,
             chunk: self.chunk,

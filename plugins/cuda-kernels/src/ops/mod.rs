@@ -1,8 +1,11 @@
 //! What the host does itself on a device, between the calls of plugins. Everything but the weights is f32 and contiguous; what
 //! a step has of it is in `host/engine/src/forward`.
 
+mod dense;
 mod linear;
 mod shape;
+
+pub use dense::Dense;
 
 use crate::failed;
 use crate::images::OPS;
@@ -35,6 +38,8 @@ pub struct Ops {
     gather: Kernel,
     sample: Kernel,
     count: Kernel,
+    split: Kernel,
+    narrow: Kernel,
 }
 
 #[repr(C)]
@@ -143,6 +148,8 @@ impl Ops {
             gather: kernel("gather")?,
             sample: kernel("sample")?,
             count: kernel("count")?,
+            split: kernel("split")?,
+            narrow: kernel("narrow")?,
         })
     }
 

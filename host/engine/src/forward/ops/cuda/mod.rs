@@ -7,7 +7,7 @@ use crate::forward::lists::device::DeviceLists;
 use crate::forward::lists::{HeadRows, Lists};
 use crate::forward::refs;
 use crate::sampler::Draw;
-use crate::{EngineConfig, EngineError};
+use crate::{CublasLt, EngineConfig, EngineError};
 use graphs::Graphs;
 use hotseam_abi::{ExpertRef, MIN_WORKSPACE, TensorRef, WeightRef, device, dtype};
 use hotseam_cuda::{Buffer, CudaError, Device, Stream, copy_from_device, copy_to_device_on};
@@ -31,6 +31,10 @@ pub(crate) struct Cuda {
     decode: DeviceLists,
     /// [`Draw`] of each row of a step that decodes.
     draws: Buffer,
+    /// Set if cuBLASLt makes products of many rows in prefill steps.
+    dense: Option<RefCell<ops::Dense>>,
+    /// Phase of the step. Decode steps are recorded, which making room for cuBLASLt must not be.
+    phase: Phase,
     /// Set if decode steps are recorded.
     graphs: Option<RefCell<Graphs>>,
     stream: Stream,
@@ -73,6 +77,21 @@ impl Cuda {
             table.device_addresses = [copies[0].address(), copies[1].address()];
             weights.extend(copies);
         }
+        let dense = (sizes.cublaslt != CublasLt::Off).then(ops::Dense::open);
+        let dense = match dense {
+            Some(Err(error)) if sizes.cublaslt == CublasLt::Required => {
+                return Err(EngineError::Kernels(error.message));
+            }
+            Some(Err(error)) => {
+                tracing::info!(error = error.message, "products of many rows are made without cuBLASLt");
+                None
+            }
+            Some(Ok(dense)) => {
+                tracing::info!("cuBLASLt makes products of many rows");
+                Some(RefCell::new(dense))
+            }
+            None => None,
+        };
         let lists = |rows: usize| DeviceLists::new(rows, sizes.max_seqs, sizes.max_context);
         let opened = Self {
             kernels: ops::Ops::load().map_err(|e| EngineError::Kernels(e.message))?,
@@ -80,6 +99,8 @@ impl Cuda {
             prefill: lists(sizes.max_rows())?,
             decode: lists(sizes.max_seqs)?.padded(sizes.graphs),
             draws: Buffer::zeroed(sizes.max_seqs * size_of::<Draw>(), "what tokens are drawn by")?,
+            dense,
+            phase: Phase::Prefill,
             graphs: sizes.graphs.then(|| Graphs::new().map(RefCell::new)).transpose()?,
             stream: Stream::new()?,
             _weights: weights,
@@ -98,6 +119,43 @@ impl Cuda {
 
     fn raw(&self) -> u64 {
         self.stream.raw()
+    }
+
+    /// Products of `x` `[rows, groups, k]`, each with its weights into `[rows, groups, n]`.
+    fn multiply(&self, shape: [usize; 3], x: &Block, parts: &mut [(WeightRef, TensorRef)]) -> Done {
+        let [rows, groups, k] = shape;
+        let left = self.dense(x.f32(shape), parts)?;
+        match (left.first(), groups) {
+            (None, _) => Ok(()),
+            (Some(_), 1) => done(self.kernels.linears(self.raw(), &x.f32([rows, k]), left)),
+            (Some((w, y)), _) => done(self.kernels.linear_grouped(self.raw(), &x.f32(shape), w, y)),
+        }
+    }
+
+    /// Makes the products that cuBLASLt makes; those that are left.
+    fn dense<'a>(
+        &self,
+        x: TensorRef,
+        parts: &'a mut [(WeightRef, TensorRef)],
+    ) -> Result<&'a mut [(WeightRef, TensorRef)], StepError> {
+        let served = |w: &WeightRef| ops::Dense::serves(x.shape[0], w);
+        let dense = self.dense.as_ref().filter(|_| self.phase == Phase::Prefill);
+        let Some(dense) = dense.filter(|_| parts.iter().any(|(w, _)| served(w))) else {
+            return Ok(parts);
+        };
+        let (mut dense, failed) =
+            (dense.borrow_mut(), |e: hotseam_cuda_kernels::Error| StepError::Device(e.message));
+        dense.input(&self.kernels, self.raw(), &x).map_err(failed)?;
+        let mut left = 0;
+        for i in 0..parts.len() {
+            let (w, y) = parts[i];
+            let made = served(&w) && dense.product(&self.kernels, self.raw(), &x, &w, &y).map_err(failed)?;
+            if !made {
+                parts[left] = parts[i];
+                left += 1;
+            }
+        }
+        Ok(&mut parts[..left])
     }
 }
 
@@ -123,6 +181,7 @@ impl Ops for Cuda {
         head: &HeadRows,
         repeats: bool,
     ) -> Result<Lists, StepError> {
+        self.phase = phase;
         if let Some(graphs) = &self.graphs {
             graphs.borrow_mut().step();
         }
@@ -159,28 +218,30 @@ impl Ops for Cuda {
 
     fn products(&self, rows: usize, products: &mut dyn Iterator<Item = Product<'_>>) -> Done {
         let none = (WeightRef::plain(0, TensorRef::NONE), TensorRef::NONE);
-        let (mut parts, mut n, mut input) = ([none; TOGETHER], 0, TensorRef::NONE);
+        let (mut parts, mut n, mut input) = ([none; TOGETHER], 0, None::<(&Block, usize)>);
         for Product { x, w, y } in products {
-            let x = x.f32([rows, w.k]);
-            if n == TOGETHER || n > 0 && x.data != input.data {
-                done(self.kernels.linears(self.raw(), &input, &parts[..n]))?;
+            if let Some((before, k)) = input.filter(|(before, _)| n == TOGETHER || before.ptr != x.ptr) {
+                self.multiply([rows, 1, k], before, &mut parts[..n])?;
                 n = 0;
             }
-            (input, parts[n]) = (x, (refs::matrix(w), y.f32([rows, w.n])));
+            (input, parts[n]) = (Some((x, w.k)), (refs::matrix(w), y.f32([rows, w.n])));
             n += 1;
         }
-        done(self.kernels.linears(self.raw(), &input, &parts[..n]))
+        match input {
+            Some((x, k)) => self.multiply([rows, 1, k], x, &mut parts[..n]),
+            None => Ok(()),
+        }
     }
 
     fn project(&self, rows: usize, x: &Block, w: &Tensor, y: &Block) -> Done {
         let w = refs::plain(w);
         let [n, k] = [w.data.shape[0] as usize, w.data.shape[1] as usize];
-        done(self.kernels.linear(self.raw(), &x.f32([rows, k]), &w, &y.f32([rows, n])))
+        self.multiply([rows, 1, k], x, &mut [(w, y.f32([rows, n]))])
     }
 
     fn grouped(&self, rows: usize, groups: usize, x: &Block, w: &Matrix, y: &Block) -> Done {
-        let (x, y) = (x.f32([rows, groups, w.k]), y.f32([rows, groups, w.n / groups]));
-        done(self.kernels.linear_grouped(self.raw(), &x, &refs::matrix(w), &y))
+        let mut part = [(refs::matrix(w), y.f32([rows, groups, w.n / groups]))];
+        self.multiply([rows, groups, w.k], x, &mut part)
     }
 
     fn queries(

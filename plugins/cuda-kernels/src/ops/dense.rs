@@ -1,0 +1,146 @@
+//! Products of many rows by cuBLASLt, as exact as those of the kernels: an input is the sum of three bf16, 8 bits of it each, weights
+//! are bf16 as they are or made so without rounding, and sums are f32.
+
+use super::Ops;
+use super::shape::{address, elements, expect, of_weight};
+use crate::failed;
+use hotseam_cuda::Buffer;
+use hotseam_cuda::cublaslt::{CublasLt, LtError, Plan, Product};
+use hotseam_sdk::abi::{TensorRef, WeightRef, dtype, weight_format};
+use hotseam_sdk::{Error, Result};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+/// Fewest rows: for fewer, reading the weights and making bf16 of them is most of the time, and the kernels do both at once.
+const LEAST_ROWS: i64 = 256;
+/// Parts of an input.
+const PARTS: usize = 3;
+/// Threads of the kernels that give sixteen values a thread.
+const THREADS: u32 = 256;
+/// Values of a thread of those.
+const EACH: u64 = 16;
+
+/// The library, what it was found to do for each shape, and memory for bf16 copies, which grows to the largest one.
+#[derive(Debug)]
+pub struct Dense {
+    library: CublasLt,
+    plans: HashMap<Product, Option<Plan>>,
+    parts: Option<Buffer>,
+    weights: Option<Buffer>,
+}
+
+/// `SplitParams` of `cuda/ops.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct SplitParams {
+    x: u64,
+    parts: u64,
+    n: u64,
+}
+
+/// `NarrowParams` of `cuda/ops.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct NarrowParams {
+    w: WeightRef,
+    out: u64,
+    n: u64,
+    k: u64,
+}
+
+fn refused(error: LtError) -> Error {
+    Error::internal(error.to_string())
+}
+
+/// Memory of at least `bytes`.
+fn room(buffer: &mut Option<Buffer>, bytes: usize) -> Result<u64> {
+    match buffer {
+        Some(buffer) if buffer.bytes() >= bytes => Ok(buffer.address()),
+        _ => {
+            // What is freed here, the driver frees when the device has done with it.
+            *buffer = None;
+            Ok(buffer.insert(Buffer::new(bytes, "bf16 copies for cuBLASLt").map_err(failed)?).address())
+        }
+    }
+}
+
+impl Dense {
+    /// Opens the library for the current context.
+    ///
+    /// # Errors
+    /// If it is not there or refuses, or there is not the memory.
+    pub fn open() -> Result<Self> {
+        let library = CublasLt::open().map_err(refused)?;
+        Ok(Self { library, plans: HashMap::new(), parts: None, weights: None })
+    }
+
+    /// Whether it makes a product of these.
+    pub fn serves(rows: i64, w: &WeightRef) -> bool {
+        rows >= LEAST_ROWS && matches!(w.format, weight_format::BF16 | weight_format::FP8_BLOCK)
+    }
+
+    /// Takes the input of the products that follow: `x` `[rows, groups, k]` f32.
+    ///
+    /// # Errors
+    /// If its shape or dtype is another, or the driver refuses.
+    pub fn input(&mut self, ops: &Ops, stream: u64, x: &TensorRef) -> Result<()> {
+        let [rows, groups, k] = [x.shape[0], x.shape[1], x.shape[2]];
+        expect(x, "x", dtype::F32, &[rows, groups, k])?;
+        let n = (rows * groups * k) as u64;
+        let parts = room(&mut self.parts, PARTS * 2 * n as usize)?;
+        let params = SplitParams { x: address(x), parts, n };
+        let grid = [n.div_ceil(EACH * u64::from(THREADS)) as u32, 1, 1];
+        // SAFETY: the struct is the kernel's; what it names is memory of the device.
+        unsafe { ops.split.launch_early(stream, grid, THREADS, 0, &params).map_err(failed) }
+    }
+
+    /// The product of the input `x`, which was taken last, and `w` `[groups * n, k]` into `y`, `[rows, groups, n]` f32 in order. `false` if
+    /// the library has no way to make it.
+    ///
+    /// # Errors
+    /// If shapes are others, or the driver or the library refuses.
+    pub fn product(
+        &mut self,
+        ops: &Ops,
+        stream: u64,
+        x: &TensorRef,
+        w: &WeightRef,
+        y: &TensorRef,
+    ) -> Result<bool> {
+        let [rows, groups, k] = [x.shape[0], x.shape[1], x.shape[2]];
+        let (outputs, inputs) = of_weight(w);
+        let n = outputs / groups.max(1);
+        if inputs != k || n * groups != outputs || elements(y, "y")? != (rows * outputs) as u64 {
+            let (w, y) = (w.data.shape, y.shape);
+            return Err(Error::argument(format!("w is {w:?} of {groups} groups of {k} inputs, y {y:?}")));
+        }
+        let product = Product { rows: rows as usize, groups: groups as usize, n: n as usize, k: k as usize };
+        let library = &self.library;
+        let plan = match self.plans.entry(product) {
+            Entry::Occupied(plan) => plan.into_mut(),
+            Entry::Vacant(place) => place.insert(library.plan(product).map_err(refused)?),
+        };
+        let (Some(plan), Some(parts)) = (plan, &self.parts) else { return Ok(false) };
+        let weights = match w.format {
+            weight_format::BF16 => w.data.data as u64,
+            _ => {
+                let out = room(&mut self.weights, 2 * (outputs * k) as usize)?;
+                let params = NarrowParams { w: *w, out, n: outputs as u64, k: k as u64 };
+                let grid = [(k as u64).div_ceil(EACH).div_ceil(u64::from(THREADS)) as u32, outputs as u32, 1];
+                // SAFETY: as for `input`.
+                unsafe { ops.narrow.launch_early(stream, grid, THREADS, 0, &params).map_err(failed)? };
+                out
+            }
+        };
+        let bytes = 2 * (rows * groups * k) as u64;
+        // The smallest first.
+        for part in (0..PARTS as u64).rev() {
+            let operands = [weights, parts.address() + part * bytes, address(y)];
+            // SAFETY: the shapes are those of the plan, and the memory outlives the stream's work.
+            unsafe {
+                library.product(plan, operands, part + 1 < PARTS as u64, stream).map_err(refused)?;
+            }
+        }
+        Ok(true)
+    }
+}
