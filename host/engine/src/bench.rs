@@ -1,4 +1,4 @@
-//! Times of decode steps over long contexts, without the prompts: the same forward pass as in service, over sequences whose pages
+//! Times of prefill steps at the start of a prompt, and of decode steps over long contexts, without the prompts: the same forward pass as in service, over sequences whose pages
 //! are copies of a short prompt's.
 
 use crate::forward::{Answer, Forward, Step};
@@ -26,7 +26,9 @@ const PROMPT: usize = 4 * PAGE_TOKENS;
 
 /// What is timed.
 #[derive(Debug, Clone)]
-pub struct DecodeBench {
+pub struct StepBench {
+    /// Rows of a prefill step, in turn.
+    pub prefill: Vec<usize>,
     /// Sequences of a step, in turn.
     pub batches: Vec<usize>,
     /// Positions of each sequence, in turn.
@@ -69,6 +71,30 @@ pub struct DecodeTime {
     pub ops: Vec<OpTime>,
 }
 
+/// Times of prefill steps of so many rows, the first of a prompt, the logits of the last row included.
+#[derive(Debug, Clone, Serialize)]
+pub struct PrefillTime {
+    /// Rows.
+    pub rows: usize,
+    /// Steps timed.
+    pub steps: usize,
+    /// Median milliseconds of a step.
+    pub median_ms: f64,
+    /// 10th percentile.
+    pub low_ms: f64,
+    /// 90th percentile.
+    pub high_ms: f64,
+}
+
+/// What was timed.
+#[derive(Debug, Clone, Default)]
+pub struct Times {
+    /// Prefill steps.
+    pub prefill: Vec<PrefillTime>,
+    /// Decode steps.
+    pub decode: Vec<DecodeTime>,
+}
+
 /// Why nothing is timed.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
@@ -93,18 +119,18 @@ pub enum BenchError {
     Step(String),
 }
 
-/// Times decode steps of an assignment on this thread. `each` is told every result as it is there.
+/// Times steps of an assignment on this thread. `each` is told every result as it is there.
 ///
 /// # Errors
 /// The first size that does not fit, or call that fails.
-pub fn decode(
+pub fn steps(
     model: &Arc<Model>,
     slots: &Slots,
     assignment: &str,
     config: &EngineConfig,
-    what: &DecodeBench,
+    what: &StepBench,
     each: impl FnMut(&DecodeTime),
-) -> Result<Vec<DecodeTime>, BenchError> {
+) -> Result<Times, BenchError> {
     let snapshot = slots.snapshot(assignment).ok_or_else(|| BenchError::Assignment(assignment.to_owned()))?;
     config.validate(&model.config)?;
     Bench::new(model, &snapshot, config)?.run(what, each)
@@ -164,13 +190,12 @@ impl<'a> Bench<'a> {
         Ok(Self { model, snapshot, layouts, config, forward, store, plan: Plan::default(), number: 0 })
     }
 
-    fn run(
-        mut self,
-        what: &DecodeBench,
-        mut each: impl FnMut(&DecodeTime),
-    ) -> Result<Vec<DecodeTime>, BenchError> {
+    fn run(mut self, what: &StepBench, mut each: impl FnMut(&DecodeTime)) -> Result<Times, BenchError> {
+        let mut times = Times::default();
+        for rows in &what.prefill {
+            times.prefill.push(self.time_prefill(*rows, what.time)?);
+        }
         let prompt = self.prompt()?;
-        let mut times = Vec::new();
         for context in &what.contexts {
             for batch in &what.batches {
                 let fits = |error: hotseam_kv::KvError| BenchError::Size {
@@ -185,7 +210,7 @@ impl<'a> Bench<'a> {
                 }
                 let time = self.time(&mut seqs, *context, what)?;
                 each(&time);
-                times.push(time);
+                times.decode.push(time);
                 seqs.into_iter().for_each(|seq| self.store.close(seq));
             }
         }
@@ -215,12 +240,11 @@ impl<'a> Bench<'a> {
         (i.wrapping_mul(2_654_435_761) % self.model.config.vocab_size) as i32
     }
 
-    fn time(
-        &mut self,
-        seqs: &mut [SeqKv],
-        context: usize,
-        what: &DecodeBench,
-    ) -> Result<DecodeTime, BenchError> {
+    /// Seconds of steps, from the shortest on: those after a few, until there are enough and `time` is over.
+    fn samples(
+        time: Duration,
+        mut step: impl FnMut(usize) -> Result<f64, BenchError>,
+    ) -> Result<Vec<f64>, BenchError> {
         let mut samples = Vec::new();
         let mut started = Instant::now();
         for round in 0.. {
@@ -228,11 +252,37 @@ impl<'a> Bench<'a> {
                 samples.clear();
                 started = Instant::now();
             }
-            if round >= WARM + LEAST && started.elapsed() >= what.time {
+            if round >= WARM + LEAST && started.elapsed() >= time {
                 break;
             }
-            samples.push(self.decode_step(seqs, round, None)?);
+            samples.push(step(round)?);
         }
+        samples.sort_unstable_by(f64::total_cmp);
+        Ok(samples)
+    }
+
+    fn time_prefill(&mut self, rows: usize, time: Duration) -> Result<PrefillTime, BenchError> {
+        let fits =
+            |error: hotseam_kv::KvError| BenchError::Size { batch: 1, context: rows, why: error.to_string() };
+        let mut seq = self.store.open(rows).map_err(fits)?;
+        let samples = Self::samples(time, |round| {
+            let tokens: Vec<i32> = (0..rows).map(|i| self.token(i + round * 31)).collect();
+            let seconds = self.step(Phase::Prefill, std::slice::from_mut(&mut seq), rows, &tokens, None)?;
+            self.store.abort(&mut seq);
+            Ok(seconds)
+        })?;
+        self.store.close(seq);
+        let [median_ms, low_ms, high_ms] = percentiles(&samples);
+        Ok(PrefillTime { rows, steps: samples.len(), median_ms, low_ms, high_ms })
+    }
+
+    fn time(
+        &mut self,
+        seqs: &mut [SeqKv],
+        context: usize,
+        what: &StepBench,
+    ) -> Result<DecodeTime, BenchError> {
+        let samples = Self::samples(what.time, |round| self.decode_step(seqs, round, None))?;
         let ops = match what.ops {
             true => {
                 // The first one loads what is made on first use without graphs.
@@ -243,13 +293,11 @@ impl<'a> Bench<'a> {
             }
             false => Vec::new(),
         };
-        samples.sort_unstable_by(f64::total_cmp);
-        let at = |percent: usize| samples[(samples.len() - 1) * percent / 100] * 1e3;
-        let (median_ms, low_ms, high_ms) = (at(50), at(10), at(90));
+        let [median_ms, low_ms, high_ms] = percentiles(&samples);
         Ok(DecodeTime { batch: seqs.len(), context, steps: samples.len(), median_ms, low_ms, high_ms, ops })
     }
 
-    /// Seconds of one step, logits included, that leaves the sequences as they were.
+    /// Seconds of one step, the choice of tokens included, that leaves the sequences as they were.
     fn decode_step(
         &mut self,
         seqs: &mut [SeqKv],
@@ -304,6 +352,11 @@ impl<'a> Bench<'a> {
             Err(error) => Err(BenchError::Step(error.to_string())),
         }
     }
+}
+
+/// Median, 10th and 90th percentile in milliseconds, of sorted seconds.
+fn percentiles(samples: &[f64]) -> [f64; 3] {
+    [50, 10, 90].map(|percent| samples[(samples.len() - 1) * percent / 100] * 1e3)
 }
 
 /// A call: its cell and variant, and when it began and ended.

@@ -30,12 +30,13 @@ pub(crate) enum BenchCommand {
                       Exit codes: 0 worked out, 2 wrong usage or configuration."
     )]
     Roofline(RooflineArgs),
-    /// Time decode steps of an assignment over long contexts, and the calls of each op in them, against the floor.
+    /// Time decode steps of an assignment over long contexts, and the calls of each op in them, against the floor; and prefill steps.
     ///
     /// Contexts are made of copies of a short prompt's pages, so no long prompt is computed. With --shape the weights are random
     /// ones in the shapes of another configuration; layers that are alike share theirs, so that hundreds of gigabytes take a few.
     #[command(after_help = "Example:\n  hotseam bench kernels -c configs/cuda.yaml --contexts 1024,4096\n  \
-                      hotseam bench kernels -c configs/cuda.yaml --shape configs/models/deepseek-v4-flash.json --contexts 131072\n\n\
+                      hotseam bench kernels -c configs/cuda.yaml --shape configs/models/deepseek-v4-flash.json --contexts 131072\n  \
+                      hotseam bench kernels -c configs/cuda.yaml --prefill 512,2048 --set engine.cublaslt=off\n\n\
                       The times of ops are of a step whose calls are timed one by one, without graphs: they show where time goes, and\n\
                       add up to more than a step takes. The floor is that of `hotseam bench roofline` with --bandwidth and --peak.\n\
                       Exit codes: 0 timed, 1 a step failed, 2 wrong usage or configuration.")]
@@ -62,6 +63,9 @@ pub(crate) struct KernelsArgs {
     /// Tokens of context of each sequence, one or several numbers.
     #[arg(long, value_delimiter = ',', default_value = "4096", value_name = "TOKENS,..", value_parser = clap::value_parser!(u64).range(1024..=1 << 24))]
     pub(crate) contexts: Vec<u64>,
+    /// Rows of a prefill step, the first of a prompt, one or several numbers; none are timed if left out.
+    #[arg(long, value_delimiter = ',', value_name = "ROWS,..", value_parser = clap::value_parser!(u64).range(1..=1 << 16))]
+    pub(crate) prefill: Vec<u64>,
     /// Milliseconds that each size is timed for.
     #[arg(long, default_value_t = 500, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub(crate) milliseconds: u64,

@@ -8,7 +8,7 @@ use hotseam_checkpoint::plan::KvFormat;
 use hotseam_checkpoint::plan::roofline::{Machine, Request, Roofline, roofline, roofline_of};
 use hotseam_checkpoint::random::shaped::{Formats, shaped};
 use hotseam_config::Config;
-use hotseam_engine::bench::{self, BenchError, DecodeBench, DecodeTime};
+use hotseam_engine::bench::{self, BenchError, DecodeTime, PrefillTime, StepBench};
 use hotseam_engine::{Device, EngineConfig};
 use hotseam_model::{Format as WeightFormat, Model, ModelConfig, Weights};
 use hotseam_slots::{Slots, Snapshot};
@@ -37,7 +37,19 @@ struct Report {
     graphs: bool,
     bandwidth_gb_per_s: f64,
     peak_tflop_per_s: f64,
+    prefill: Vec<PrefillLine>,
     steps: Vec<Line>,
+}
+
+#[derive(Debug, Serialize)]
+struct PrefillLine {
+    #[serde(flatten)]
+    time: PrefillTime,
+    /// Least time of such a step.
+    floor_ms: f64,
+    /// The floor over the median: 1 cannot be passed.
+    fraction_of_floor: f64,
+    tokens_per_second: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -51,27 +63,30 @@ struct Line {
     tokens_per_second: f64,
 }
 
-/// Times decode steps.
+/// Times prefill and decode steps.
 pub(super) fn run(args: &KernelsArgs) -> Result<u8, Failure> {
     let mut config = host::config(&args.file)?;
     let (model_config, weights, name) = model(args, &config)?;
     let (contexts, batches): (Vec<usize>, Vec<usize>) = (sizes(&args.contexts), sizes(&args.batches));
-    let longest = contexts.iter().max().copied().unwrap_or(0) + 1;
+    let prefill = sizes(&args.prefill);
+    let rows = prefill.iter().max().copied().unwrap_or(0);
+    let longest = contexts.iter().max().copied().unwrap_or(0).max(rows) + 1;
+    config.engine.chunk = config.engine.chunk.max(rows);
     config.engine.max_context = longest;
     config.engine.max_seqs = batches.iter().max().copied().unwrap_or(0) + 1;
     let of = |context: &usize, batch: &usize| batch * (context + 1).div_ceil(PAGE);
     let most = contexts.iter().flat_map(|context| batches.iter().map(move |batch| of(context, batch))).max();
-    config.engine.pages = Some(most.unwrap_or(0) + MORE);
+    config.engine.pages = Some(most.unwrap_or(0).max(rows.div_ceil(PAGE)) + MORE);
     let engine: EngineConfig = host::engine_sizes(&config, &model_config)?;
     hotseam_loader::init_threads(config.engine.threads);
     let slots = host::slots(&config, &model_config)?;
     let model = Arc::new(Model::new(model_config, weights, longest));
 
     let floors = floors(args, &config, &model, &slots)?;
-    let what =
-        DecodeBench { batches, contexts, time: Duration::from_millis(args.milliseconds), ops: !args.no_ops };
+    let time = Duration::from_millis(args.milliseconds);
+    let what = StepBench { prefill, batches, contexts, time, ops: !args.no_ops };
     let told = spinner("timing");
-    let times = bench::decode(&model, &slots, &args.assignment, &engine, &what, |time| {
+    let times = bench::steps(&model, &slots, &args.assignment, &engine, &what, |time| {
         tracing::info!(batch = time.batch, context = time.context, median_ms = time.median_ms, "timed");
     });
     told.finish();
@@ -89,7 +104,8 @@ pub(super) fn run(args: &KernelsArgs) -> Result<u8, Failure> {
         graphs: matches!(engine.device, Device::Cuda(_)) && engine.graphs,
         bandwidth_gb_per_s: args.bandwidth,
         peak_tflop_per_s: args.peak,
-        steps: times.into_iter().map(|time| line(time, &floors)).collect(),
+        prefill: times.prefill.into_iter().map(|time| prefill_line(time, &floors)).collect(),
+        steps: times.decode.into_iter().map(|time| line(time, &floors)).collect(),
     };
     match args.format {
         Format::Json => terminal::json(&report)?,
@@ -142,7 +158,7 @@ fn floors(
         index_keys,
         batches: args.batches.clone(),
         contexts: args.contexts.clone(),
-        prompts: Vec::new(),
+        prompts: args.prefill.clone(),
         machine: Machine {
             gpus: 1,
             bandwidth_gb_per_s: args.bandwidth,
@@ -171,6 +187,18 @@ fn formats(model: &Model, table: &Snapshot) -> Option<(KvFormat, KvFormat)> {
     Some((format(table.kv_layout(0))?, keys.map_or(Some(KvFormat::Fp8), format)?))
 }
 
+fn prefill_line(time: PrefillTime, floors: &Option<Roofline>) -> PrefillLine {
+    let is = |row: &&hotseam_checkpoint::plan::roofline::Prefill| row.prompt_tokens == time.rows as u64;
+    let found = floors.as_ref().and_then(|floors| floors.prefill.iter().find(is));
+    let floor_ms = found.map_or(0.0, |row| row.step.floor_ms);
+    PrefillLine {
+        floor_ms,
+        fraction_of_floor: floor_ms / time.median_ms,
+        tokens_per_second: time.rows as f64 / time.median_ms * 1e3,
+        time,
+    }
+}
+
 fn line(time: DecodeTime, floors: &Option<Roofline>) -> Line {
     let is = |row: &&hotseam_checkpoint::plan::roofline::Decode| {
         (row.batch, row.context_tokens) == (time.batch as u64, time.context as u64)
@@ -197,6 +225,27 @@ fn text(report: &Report) -> String {
         report.bandwidth_gb_per_s,
         report.peak_tflop_per_s
     );
+    if !report.prefill.is_empty() {
+        let heads = ["prefill", "ms", "10 %", "90 %", "floor ms", "of floor", "tokens/s"];
+        let _ = writeln!(
+            text,
+            "\n{:>15}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}",
+            heads[0], heads[1], heads[2], heads[3], heads[4], heads[5], heads[6]
+        );
+    }
+    for PrefillLine { time, floor_ms, fraction_of_floor, tokens_per_second } in &report.prefill {
+        let _ = writeln!(
+            text,
+            "{:>15}{:>10.3}{:>10.3}{:>10.3}{:>10.3}{:>10.3}{:>10.1}",
+            time.rows,
+            time.median_ms,
+            time.low_ms,
+            time.high_ms,
+            floor_ms,
+            fraction_of_floor,
+            tokens_per_second
+        );
+    }
     let heads = ["batch", "context", "ms", "10 %", "90 %", "floor ms", "of floor", "tokens/s"];
     let _ = writeln!(
         text,
