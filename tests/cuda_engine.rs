@@ -8,6 +8,7 @@ use hotseam_tests::{
 };
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// Goal of a bf16 cache: largest difference over the range of the logits.
 const BF16_BOUND: f32 = 2e-3;
@@ -114,7 +115,12 @@ fn graphs_give_the_bits_of_single_calls() {
             cuda::engine(&Checkpoint::Nano.model(), stock("bf16", "f32"), EngineConfig { graphs, ..sizes() });
         let all = together(&engine, &prompts, 7);
         let first = together(&engine, &prompts[..1], 4);
-        assert_eq!(engine.stats().free_pages, engine.stats().total_pages, "all pages came back");
+        // An answer is told before its pages are free.
+        let start = Instant::now();
+        while engine.stats().free_pages != engine.stats().total_pages {
+            assert!(start.elapsed() < Duration::from_secs(5), "all pages come back");
+            std::thread::yield_now();
+        }
         [all, first].concat()
     };
     let (graphs, calls) = (run(true), run(false));

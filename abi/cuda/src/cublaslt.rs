@@ -18,9 +18,8 @@ const R_32F: c_int = 0;
 const R_16BF: c_int = 14;
 const DESC_TRANSA: c_int = 3;
 const OP_T: c_int = 1;
-const LAYOUT_BATCH_COUNT: c_int = 5;
-const LAYOUT_STRIDED_BATCH_OFFSET: c_int = 6;
 const PREF_MAX_WORKSPACE_BYTES: c_int = 1;
+const STATUS_NOT_SUPPORTED: c_int = 15;
 
 /// Why cuBLASLt cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -99,7 +98,6 @@ functions! {
     desc_set = cublasLtMatmulDescSetAttribute(Opaque, c_int, *const c_void, usize) -> c_int;
     desc_destroy = cublasLtMatmulDescDestroy(Opaque) -> c_int;
     layout_create = cublasLtMatrixLayoutCreate(*mut Opaque, c_int, u64, u64, i64) -> c_int;
-    layout_set = cublasLtMatrixLayoutSetAttribute(Opaque, c_int, *const c_void, usize) -> c_int;
     layout_destroy = cublasLtMatrixLayoutDestroy(Opaque) -> c_int;
     preference_create = cublasLtMatmulPreferenceCreate(*mut Opaque) -> c_int;
     preference_set = cublasLtMatmulPreferenceSetAttribute(Opaque, c_int, *const c_void, usize) -> c_int;
@@ -137,18 +135,19 @@ impl Functions {
     }
 }
 
-/// A product `y[g] = x[g] w[g]^T` of `groups` matrices each: `x` `[rows, groups, k]` and `w` `[groups, n, k]` bf16, `y`
-/// `[rows, groups, n]` f32.
+/// A product `y = x w^T`: `x` `[rows, k]` and `w` `[n, k]` bf16, `y` `[rows, n]` f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Product {
     /// Rows of `x` and `y`.
     pub rows: usize,
-    /// Groups.
-    pub groups: usize,
-    /// Outputs of a group.
+    /// Outputs.
     pub n: usize,
-    /// Inputs of a group.
+    /// Inputs.
     pub k: usize,
+    /// Values from a row of `x` to the next.
+    pub x_pitch: usize,
+    /// Values from a row of `y` to the next.
+    pub y_pitch: usize,
 }
 
 /// How the library makes a product.
@@ -195,11 +194,10 @@ impl CublasLt {
     /// If the library refuses.
     pub fn plan(&self, product: Product) -> Result<Option<Plan>, LtError> {
         let f = self.functions;
-        let Product { rows, groups, n, k } = product;
+        let Product { rows, n, k, x_pitch, y_pitch } = product;
         let mut plan = Plan { functions: f, desc: null_mut(), layouts: [null_mut(); 3], algo: Algo([0; 8]) };
         // The library counts columns first: `y` of `[n, rows]` is the transpose of `w` `[k, n]`, times `x` `[k, rows]`.
-        let shapes =
-            [(R_16BF, k, n, k, n * k), (R_16BF, k, rows, groups * k, k), (R_32F, n, rows, groups * n, n)];
+        let shapes = [(R_16BF, k, n, k), (R_16BF, k, rows, x_pitch), (R_32F, n, rows, y_pitch)];
         // SAFETY: pointers are to locals of the sizes given, and descriptors are alive until the plan is dropped.
         unsafe {
             f.check("cublasLtMatmulDescCreate", (f.desc_create)(&raw mut plan.desc, COMPUTE_32F, R_32F))?;
@@ -208,17 +206,10 @@ impl CublasLt {
                 f.check("cublasLtMatmulDescSetAttribute", code)
             };
             set(DESC_TRANSA, &OP_T)?;
-            for (layout, (kind, height, width, pitch, stride)) in plan.layouts.iter_mut().zip(shapes) {
+            for (layout, (kind, height, width, pitch)) in plan.layouts.iter_mut().zip(shapes) {
                 let code =
                     (f.layout_create)(from_mut(layout), kind, height as u64, width as u64, pitch as i64);
                 f.check("cublasLtMatrixLayoutCreate", code)?;
-                let (count, stride) = (groups as i32, stride as i64);
-                let call = "cublasLtMatrixLayoutSetAttribute";
-                f.check(call, (f.layout_set)(*layout, LAYOUT_BATCH_COUNT, from_ref(&count).cast(), 4))?;
-                f.check(
-                    call,
-                    (f.layout_set)(*layout, LAYOUT_STRIDED_BATCH_OFFSET, from_ref(&stride).cast(), 8),
-                )?;
             }
             let mut preference = null_mut();
             f.check("cublasLtMatmulPreferenceCreate", (f.preference_create)(&raw mut preference))?;
@@ -246,7 +237,8 @@ impl CublasLt {
         Ok(Some(plan))
     }
 
-    /// Enqueues a product; with `add`, it is added to what `y` holds.
+    /// Enqueues a product; with `add`, it is added to what `y` holds. `false` if the library finds only now that it has no way to make
+    /// it, which its search does not always tell.
     ///
     /// # Errors
     /// If the library refuses.
@@ -259,7 +251,7 @@ impl CublasLt {
         [w, x, y]: [u64; 3],
         add: bool,
         stream: u64,
-    ) -> Result<(), LtError> {
+    ) -> Result<bool, LtError> {
         let (one, beta) = (1.0f32, if add { 1.0f32 } else { 0.0 });
         let [of_w, of_x, of_y] = plan.layouts;
         let y = y as *mut c_void;
@@ -284,7 +276,10 @@ impl CublasLt {
                 stream as *mut c_void,
             )
         };
-        self.functions.check("cublasLtMatmul", code)
+        match code {
+            STATUS_NOT_SUPPORTED => Ok(false),
+            code => self.functions.check("cublasLtMatmul", code).map(|()| true),
+        }
     }
 }
 

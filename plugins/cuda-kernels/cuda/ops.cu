@@ -277,9 +277,9 @@ KERNEL_BOUNDED(hotseam_ops_count, CountParams, 32) {
 
 struct SplitParams {
     const float *x;
-    // Three times `[n]` bf16, the largest part of each value first.
+    // Three times `[n]` bf16, `pitch` apart, the largest part of each value first.
     unsigned short *parts;
-    long long n;
+    long long n, pitch;
 };
 
 // A value as the sum of three bf16, which hold 8 bits of it each. Grid: 16 values a thread.
@@ -290,7 +290,7 @@ KERNEL_BOUNDED(hotseam_ops_split, SplitParams, 256) {
     inputs_of(p.x, first, p.n, v);
 #pragma unroll
     for (int part = 0; part < 3; part++) {
-        unsigned short *to = p.parts + part * p.n + first;
+        unsigned short *to = p.parts + part * p.pitch + first;
         bool whole = first + 16 <= p.n && ((size_t)to & 15) == 0;
         if (whole) {
             store_bf16((unsigned *)to, v);

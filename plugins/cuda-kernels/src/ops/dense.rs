@@ -19,6 +19,8 @@ const PARTS: usize = 3;
 const THREADS: u32 = 256;
 /// Values of a thread of those.
 const EACH: u64 = 16;
+/// What the library takes for granted of the addresses of matrices.
+const ALIGNMENT: u64 = 256;
 
 /// The library, what it was found to do for each shape, and memory for bf16 copies, which grows to the largest one.
 #[derive(Debug)]
@@ -36,6 +38,7 @@ pub(super) struct SplitParams {
     x: u64,
     parts: u64,
     n: u64,
+    pitch: u64,
 }
 
 /// `NarrowParams` of `cuda/ops.cu`.
@@ -46,6 +49,11 @@ pub(super) struct NarrowParams {
     out: u64,
     n: u64,
     k: u64,
+}
+
+/// Values from one part of an input of `n` values to the next.
+fn pitch(n: u64) -> u64 {
+    n.next_multiple_of(ALIGNMENT / 2)
 }
 
 fn refused(error: LtError) -> Error {
@@ -87,8 +95,8 @@ impl Dense {
         let [rows, groups, k] = [x.shape[0], x.shape[1], x.shape[2]];
         expect(x, "x", dtype::F32, &[rows, groups, k])?;
         let n = (rows * groups * k) as u64;
-        let parts = room(&mut self.parts, PARTS * 2 * n as usize)?;
-        let params = SplitParams { x: address(x), parts, n };
+        let parts = room(&mut self.parts, PARTS * (2 * pitch(n)) as usize)?;
+        let params = SplitParams { x: address(x), parts, n, pitch: pitch(n) };
         let grid = [n.div_ceil(EACH * u64::from(THREADS)) as u32, 1, 1];
         // SAFETY: the struct is the kernel's; what it names is memory of the device.
         unsafe { ops.split.launch_early(stream, grid, THREADS, 0, &params).map_err(failed) }
@@ -114,13 +122,15 @@ impl Dense {
             let (w, y) = (w.data.shape, y.shape);
             return Err(Error::argument(format!("w is {w:?} of {groups} groups of {k} inputs, y {y:?}")));
         }
-        let product = Product { rows: rows as usize, groups: groups as usize, n: n as usize, k: k as usize };
+        let sizes = [rows, n, k, groups * k, groups * n].map(|size| size as usize);
+        let [of_rows, of_n, of_k, x_pitch, y_pitch] = sizes;
+        let product = Product { rows: of_rows, n: of_n, k: of_k, x_pitch, y_pitch };
         let library = &self.library;
         let plan = match self.plans.entry(product) {
             Entry::Occupied(plan) => plan.into_mut(),
             Entry::Vacant(place) => place.insert(library.plan(product).map_err(refused)?),
         };
-        let (Some(plan), Some(parts)) = (plan, &self.parts) else { return Ok(false) };
+        let (Some(made), Some(parts)) = (&*plan, &self.parts) else { return Ok(false) };
         let weights = match w.format {
             weight_format::BF16 => w.data.data as u64,
             _ => {
@@ -132,13 +142,19 @@ impl Dense {
                 out
             }
         };
-        let bytes = 2 * (rows * groups * k) as u64;
-        // The smallest first.
-        for part in (0..PARTS as u64).rev() {
-            let operands = [weights, parts.address() + part * bytes, address(y)];
-            // SAFETY: the shapes are those of the plan, and the memory outlives the stream's work.
-            unsafe {
-                library.product(plan, operands, part + 1 < PARTS as u64, stream).map_err(refused)?;
+        let bytes = 2 * pitch((rows * groups * k) as u64);
+        for group in 0..groups as u64 {
+            let (n, k) = (n as u64, k as u64);
+            // The smallest first.
+            for part in (0..PARTS as u64).rev() {
+                let x = parts.address() + part * bytes + 2 * group * k;
+                let operands = [weights + 2 * group * n * k, x, address(y) + 4 * group * n];
+                // SAFETY: the shapes are those of the plan, and the memory outlives the stream's work.
+                let there = unsafe { library.product(made, operands, part + 1 < PARTS as u64, stream) };
+                if !there.map_err(refused)? {
+                    *plan = None;
+                    return Ok(false);
+                }
             }
         }
         Ok(true)

@@ -41,6 +41,7 @@ fn products_are_as_exact_as_those_of_the_kernels() {
     let mut kit = Kit::new(12);
     let (ops, stream) = (Ops::load().unwrap(), kit.stream.raw());
     let mut dense = Dense::open().unwrap();
+    let mut left = Vec::new();
     for format in [BF16, FP8_BLOCK] {
         for (rows, groups, n, k) in
             [(256, 1, 64, 128), (257, 1, 130, 128), (511, 1, 33, 384), (513, 2, 128, 256), (260, 4, 128, 128)]
@@ -53,7 +54,10 @@ fn products_are_as_exact_as_those_of_the_kernels() {
             assert!(Dense::serves(rows as i64, &w.device()));
             let y = Both::out(&[rows, groups, n]);
             dense.input(&ops, stream, &x.device()).unwrap();
-            assert!(dense.product(&ops, stream, &x.device(), &w.device(), &y.device()).unwrap());
+            if !dense.product(&ops, stream, &x.device(), &w.device(), &y.device()).unwrap() {
+                left.push((rows, groups, n, k));
+                continue;
+            }
             kit.wait();
             let (values, x) = (w.values(), x.host_f32());
             let mut want = Vec::with_capacity(rows * groups * n);
@@ -71,6 +75,9 @@ fn products_are_as_exact_as_those_of_the_kernels() {
             assert!(got[last..][..n].iter().all(|v| v.is_nan()), "{rows}");
         }
     }
+    // Outputs that are no multiple of eight may be left to the kernels, all others are made.
+    println!("left: {left:?}");
+    assert!(left.iter().all(|(_, _, n, _)| n % 8 != 0), "{left:?}");
 }
 
 #[test]
