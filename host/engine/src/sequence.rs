@@ -133,6 +133,15 @@ pub(crate) struct Picked {
     pub(crate) top: Vec<(u32, f32)>,
 }
 
+/// What a step says of the row that a token is chosen from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Last<'a> {
+    /// Its logits, for the host's sampler.
+    Logits(&'a [f32]),
+    /// The token that a device chose by [`Sequence::draw`].
+    Chosen(Result<Chosen, NotFinite>),
+}
+
 /// What follows from a row of logits.
 pub(crate) enum Next {
     /// Feed this token.
@@ -264,9 +273,16 @@ impl Sequence {
         }
     }
 
-    /// Chooses the next token from the logits of the last row; `None` if they are not finite.
-    pub(crate) fn pick(&mut self, logits: &[f32]) -> Option<Picked> {
+    /// The next token, by what is known of the last row; `None` if its logits are not finite.
+    pub(crate) fn pick(&mut self, last: Last<'_>) -> Option<Picked> {
         let request = &self.ticket.request;
+        let logits = match last {
+            Last::Logits(logits) => logits,
+            Last::Chosen(chosen) => {
+                self.sampler.skip();
+                return chosen.ok().map(|Chosen { id, logprob }| Picked { id, logprob, top: Vec::new() });
+            }
+        };
         let chosen = self.sampler.choose(logits).ok()?;
         let (id, logprob) = match request.forced.get(self.generated) {
             Some(forced) => (*forced, logprob_of(logits, *forced)),
@@ -275,7 +291,7 @@ impl Sequence {
         Some(Picked { id, logprob, top: most_likely(logits, request.logprobs) })
     }
 
-    /// What the next token is drawn by, if nothing but the token is wanted of the logits of a decoding request.
+    /// What the next token is drawn by, if nothing but the token is wanted of its logits.
     pub(crate) fn draw(&self) -> Option<Draw> {
         let request = &self.ticket.request;
         let more = request.tap_logits
@@ -291,21 +307,9 @@ impl Sequence {
         self.sampler.skip();
     }
 
-    /// Chooses the next token from the logits of the last row and reports it.
-    pub(crate) fn accept(&mut self, logits: &[f32]) -> Next {
-        let picked = self.pick(logits);
-        self.report(picked)
-    }
-
-    /// Reports the token that was chosen by [`Sequence::draw`].
-    pub(crate) fn accept_chosen(&mut self, chosen: Result<Chosen, NotFinite>) -> Next {
-        self.sampler.skip();
-        let picked = chosen.ok().map(|Chosen { id, logprob }| Picked { id, logprob, top: Vec::new() });
-        self.report(picked)
-    }
-
-    fn report(&mut self, picked: Option<Picked>) -> Next {
-        match picked {
+    /// Chooses the next token by what is known of the last row, and reports it.
+    pub(crate) fn accept(&mut self, last: Last<'_>) -> Next {
+        match self.pick(last) {
             Some(picked) => self.take(picked),
             None => {
                 self.ticket.fail(NOT_FINITE.0, NOT_FINITE.1);

@@ -4,7 +4,7 @@ use super::{Pair, Scheduler, is_prefill, layouts};
 use crate::Role;
 use crate::prefix;
 use crate::request::FinishReason;
-use crate::sequence::{Sequence, Stage, Ticket};
+use crate::sequence::{Last, Sequence, Stage, Ticket};
 use hotseam_kv::{LayerLayout, PAGE_TOKENS};
 use hotseam_slots::Snapshot;
 use std::sync::Arc;
@@ -133,7 +133,8 @@ impl Scheduler {
             Ok(kv) => {
                 let (logits, chunks) = (saved.logits.clone(), saved.chunks);
                 self.running.push(Sequence::new(ticket, kv, layouts));
-                self.finish_prefill(self.running.len() - 1, &snapshot, &logits, chunks);
+                let last = Last::Logits(&logits);
+                self.finish_prefill(self.running.len() - 1, &snapshot, last, chunks);
             }
             Err(error) => self.refuse(&ticket, "E-KV-RESTORE", &error.to_string()),
         }

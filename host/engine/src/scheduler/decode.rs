@@ -1,7 +1,7 @@
 //! Decode steps and the choice of tokens.
 
 use super::Scheduler;
-use crate::sequence::{Group, Next, Sequence, Stage};
+use crate::sequence::{Group, Last, Next, Sequence, Stage};
 use hotseam_slots::Phase;
 use std::sync::atomic::Ordering;
 
@@ -53,11 +53,11 @@ impl Scheduler {
             self.published.generated_tokens.fetch_add(1, Ordering::Relaxed);
             let sequence = &mut self.running[*index];
             let next = match self.chosen.get(row) {
-                Some(chosen) => sequence.accept_chosen(*chosen),
+                Some(chosen) => sequence.accept(Last::Chosen(*chosen)),
                 None => {
                     let logits = &logits[row * vocab..(row + 1) * vocab];
                     sequence.tell(self.plan.positions[row], logits);
-                    sequence.accept(logits)
+                    sequence.accept(Last::Logits(logits))
                 }
             };
             self.go_on(*index, next, chunk);

@@ -176,7 +176,7 @@ impl Scheduler {
             members: Vec::with_capacity(config.max_seqs),
             tokens: Vec::with_capacity(config.max_rows()),
             wanted: Vec::with_capacity(config.max_rows()),
-            draws: Vec::new(),
+            draws: Vec::with_capacity(config.max_seqs),
             logits: Vec::new(),
             chosen: Vec::new(),
             turn: 0,

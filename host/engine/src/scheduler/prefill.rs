@@ -6,7 +6,7 @@ use crate::Role;
 use crate::handoff::{HandoffError, Moved};
 use crate::observe::{Handed, Probe};
 use crate::prefix;
-use crate::sequence::{Stage, Writers};
+use crate::sequence::{Last, Sequence, Stage, Writers};
 use crate::watch::StepFault;
 use hotseam_slots::{Phase, Snapshot};
 use std::cell::RefCell;
@@ -33,6 +33,12 @@ impl Scheduler {
             let from = sequence.wanted_from(done + rows).max(done).min(done + rows - usize::from(last));
             self.wanted.extend(first + from - done..first + rows);
             self.members.push((index, rows));
+            let token_only = last && !self.may_save(sequence);
+            self.draws.extend(sequence.draw().filter(|_| token_only));
+        }
+        // One that wants logits has them copied for all.
+        if self.draws.len() < self.wanted.len() {
+            self.draws.clear();
         }
         if self.members.is_empty() {
             return;
@@ -59,28 +65,39 @@ impl Scheduler {
             let begin = end - rows;
             let first = self.wanted.partition_point(|row| *row < begin);
             let last = self.wanted.partition_point(|row| *row < end);
-            for i in first..last {
+            let told = if self.chosen.is_empty() { first..last } else { 0..0 };
+            for i in told {
                 sequence.tell(self.plan.positions[self.wanted[i]], &logits[i * vocab..(i + 1) * vocab]);
             }
             if done + rows == sequence.to_prefill() {
-                let logits = &logits[(last - 1) * vocab..last * vocab];
-                self.save_prefix(*index, logits, chunk + 1);
-                self.finish_prefill(*index, snapshot, logits, chunk + 1);
+                let last = match self.chosen.get(last - 1) {
+                    Some(chosen) => Last::Chosen(*chosen),
+                    None => Last::Logits(&logits[(last - 1) * vocab..last * vocab]),
+                };
+                if let Last::Logits(logits) = last {
+                    self.save_prefix(*index, logits, chunk + 1);
+                }
+                self.finish_prefill(*index, snapshot, last, chunk + 1);
             }
             end = begin;
         }
         (self.members, self.logits) = (members, logits);
     }
 
-    fn save_prefix(&mut self, index: usize, logits: &[f32], chunks: u32) {
-        let sequence = &self.running[index];
+    /// Whether the state of a prompt may be kept, which takes the logits of its last row.
+    fn may_save(&self, sequence: &Sequence) -> bool {
         // An observer may have changed what was written.
         let ticket = &sequence.ticket;
-        let wanted = ticket.request.reuse_prefill
+        ticket.request.reuse_prefill
             && ticket.observer.is_none()
             && !sequence.is_resumed()
             // A state is saved from the pools of this rank, and the others would lack it.
-            && self.ranks.is_none();
+            && self.ranks.is_none()
+    }
+
+    fn save_prefix(&mut self, index: usize, logits: &[f32], chunks: u32) {
+        let sequence = &self.running[index];
+        let wanted = self.may_save(sequence);
         if let (true, Writers::One(digest)) = (wanted, &sequence.writers) {
             let key = prefix::key(&sequence.ticket.request, *digest);
             match self.prefill.save(&sequence.kv, &sequence.layouts) {
@@ -95,11 +112,11 @@ impl Scheduler {
         &mut self,
         index: usize,
         snapshot: &Arc<Snapshot>,
-        logits: &[f32],
+        last: Last<'_>,
         chunk: u32,
     ) {
         if self.config.role == Role::Prefill {
-            return self.prompt_done(index, logits, chunk);
+            return self.prompt_done(index, last, chunk);
         }
         if let Some(decode) = &mut self.decode {
             self.rooms += 1;
@@ -165,7 +182,7 @@ impl Scheduler {
         // From here on the KV is in the decode store.
         self.running[index].stage = Stage::Decode { next: 0, chunk };
         self.published.generated_tokens.fetch_add(1, Ordering::Relaxed);
-        let next = self.running[index].accept(logits);
+        let next = self.running[index].accept(last);
         self.go_on(index, next, chunk);
     }
 

@@ -9,7 +9,7 @@ use super::Scheduler;
 use super::layouts;
 use super::pair::{Failure, Pair, remote};
 use crate::request::FinishReason;
-use crate::sequence::{NOT_FINITE, Next, Picked, Sequence, Stage, Ticket};
+use crate::sequence::{Last, NOT_FINITE, Next, Picked, Sequence, Stage, Ticket};
 use crate::transfer::{cancel, context};
 use crate::watch::StepFault;
 use hotseam_kv::LayerLayout;
@@ -271,9 +271,9 @@ impl Scheduler {
     }
 
     /// A prompt is computed: chooses the first token, which goes beside the KV.
-    pub(super) fn prompt_done(&mut self, index: usize, logits: &[f32], chunks: u32) {
+    pub(super) fn prompt_done(&mut self, index: usize, last: Last<'_>, chunks: u32) {
         self.running[index].stage = Stage::Sending;
-        let Some(picked) = self.running[index].pick(logits) else {
+        let Some(picked) = self.running[index].pick(last) else {
             return self.fail_running(index, NOT_FINITE.0, NOT_FINITE.1);
         };
         let number = self.running[index].ticket.room();
