@@ -69,7 +69,8 @@ impl Sampler {
     fn draw(&mut self, logits: &[f32], Draw { temperature, top_p, uniform }: Draw) -> u32 {
         let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         // The best token is at 0, so that no temperature, however small, makes an infinity of it.
-        let scaled = |logit: &f32| ((logit - best) / temperature).max(f32::MIN);
+        // Never a negative zero, which would sort behind its equals.
+        let scaled = |logit: &f32| ((logit - best) / temperature).max(f32::MIN) + 0.0;
         self.order.clear();
         self.order.extend(logits.iter().enumerate().map(|(id, logit)| (scaled(logit), id as u32)));
         // Ties go to the lower id, so that the choice does not depend on the sort.
@@ -220,6 +221,14 @@ mod tests {
     fn a_tiny_temperature_is_greedy() {
         for temperature in [1e-3, 1e-30, 1e-38, f32::MIN_POSITIVE / 4.0] {
             assert_eq!(sampler(temperature, 1.0, 9).choose(&[5.0, 30.0, -2.0, 29.0]).ok().unwrap().id, 1);
+        }
+    }
+
+    #[test]
+    fn zeros_of_both_signs_are_equal() {
+        for logits in [[-0.0, 0.0, -0.0], [0.0, -0.0, 0.0]] {
+            assert_eq!(sampler(0.0, 1.0, 4).choose(&logits).ok().unwrap().id, 0);
+            assert_eq!(sampler(1.0, 0.0, 4).choose(&logits).ok().unwrap().id, 0);
         }
     }
 

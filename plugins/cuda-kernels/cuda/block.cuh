@@ -59,23 +59,23 @@ DEVICE float warp_sums(float (&v)[32]) {
 }
 
 // Sum of the values of the lanes before this one.
-DEVICE int warp_scan(int value) {
-    int sum = value;
+template <class T> DEVICE T warp_scan(T value) {
+    T sum = value;
 #pragma unroll
     for (int step = 1; step < 32; step <<= 1) {
-        int before = __shfl_sync(ALL_LANES, sum, (lane_id() - step) & 31);
+        T before = __shfl_sync(ALL_LANES, sum, (lane_id() - step) & 31);
         if (lane_id() >= step) sum += before;
     }
     return sum - value;
 }
 
 // Sum of the values of the threads before this one; `total` is that of all. As `block_sum`.
-DEVICE int block_scan(int value, int *scratch, int &total) {
-    int before = warp_scan(value);
+template <class T> DEVICE T block_scan(T value, T *scratch, T &total) {
+    T before = warp_scan(value);
     if (lane_id() == 31) scratch[warp_id()] = before + value;
     __syncthreads();
-    int warps = lane_id() < (int)(blockDim.x >> 5) ? scratch[lane_id()] : 0;
-    int warps_before = warp_scan(warps);
+    T warps = lane_id() < (int)(blockDim.x >> 5) ? scratch[lane_id()] : T(0);
+    T warps_before = warp_scan(warps);
     total = warp_sum(warps);
     before += __shfl_sync(ALL_LANES, warps_before, warp_id());
     __syncthreads();

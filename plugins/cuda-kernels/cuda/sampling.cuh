@@ -34,13 +34,19 @@ struct SampleParams {
 
 typedef unsigned long long Mass;
 
+// Sums of masses by bin, in two words: shared memory adds single ones without trying again while others add.
+struct SampleBins {
+    unsigned low[SAMPLE_BINS], high[SAMPLE_BINS];
+};
+
 struct SampleShared {
     // By the highest eleven bits, and by the next ones of those that share them.
-    Mass high[SAMPLE_BINS], low[SAMPLE_BINS], before[33];
-    int scratch[WARPS_MOST], places[WARPS_MOST];
+    SampleBins first, next;
+    Mass sums[WARPS_MOST];
+    int counts[WARPS_MOST], places[WARPS_MOST];
     float values[WARPS_MOST];
     unsigned bin;
-    Mass passed, total;
+    Mass passed;
     int id;
 };
 
@@ -63,30 +69,62 @@ DEVICE unsigned sample_key(float x) {
     return bits ^ ((bits >> 31) != 0 ? 0xffffffffu : 0x80000000u);
 }
 
+// Never a negative zero, which would sort behind its equals.
 DEVICE float sample_scaled(float logit, float best, float temperature) {
-    return fmaxf(__fdiv_rn(__fsub_rn(logit, best), temperature), -3.402823466e38f);
+    return __fadd_rn(fmaxf(__fdiv_rn(__fsub_rn(logit, best), temperature), -3.402823466e38f), 0.0f);
 }
 
-// The bin of `masses`, from the highest on, with which `passed` and the sum pass `above`; `passed` becomes the sum before it.
-DEVICE unsigned sample_bin(const Mass *masses, Mass above, Mass &passed, SampleShared &shared) {
-    constexpr unsigned EACH = SAMPLE_BINS / 32;
-    unsigned highest = SAMPLE_BINS - 1 - threadIdx.x * EACH;
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        Mass mine = 0;
-        for (unsigned i = 0; i < EACH; i++) mine += masses[highest - i];
-        shared.before[threadIdx.x] = mine;
+// Calls `of` with whether there is one more logit, it, and its place. A warp has a part of the row of its own and its lanes call
+// together, by rising place; a lane's loads do not wait for what is done with the values before.
+template <class F> DEVICE void sample_each(const float *logits, unsigned width, F of) {
+    constexpr unsigned AT_ONCE = 8;
+    unsigned each = (width + SAMPLE_THREADS - 1) / SAMPLE_THREADS * 32;
+    unsigned begin = min(warp_id() * each, width), end = min(begin + each, width);
+    for (unsigned first = begin; first < end; first += AT_ONCE * 32) {
+        float values[AT_ONCE];
+#pragma unroll
+        for (unsigned u = 0; u < AT_ONCE; u++) {
+            unsigned i = first + u * 32 + lane_id();
+            values[u] = i < end ? logits[i] : -HOTSEAM_INFINITY;
+        }
+#pragma unroll
+        for (unsigned u = 0; u < AT_ONCE; u++) {
+            unsigned i = first + u * 32 + lane_id();
+            of(i < end, values[u], i);
+        }
     }
+}
+
+// The threads of the block share this; they wait for each other before and behind.
+DEVICE void sample_clear(SampleBins &bins) {
+    for (unsigned i = threadIdx.x; i < SAMPLE_BINS; i += SAMPLE_THREADS) bins.low[i] = bins.high[i] = 0;
+}
+
+DEVICE void sample_add(SampleBins &bins, unsigned bin, Mass mass) {
+    unsigned low = (unsigned)mass, carry = (unsigned)(mass >> 32);
+    if (low != 0 && atomicAdd(&bins.low[bin], low) > ~low) carry++;
+    if (carry != 0) atomicAdd(&bins.high[bin], carry);
+}
+
+// The bin, from the highest on, with which `passed` and the sum pass `above`; `passed` becomes the sum before it.
+DEVICE unsigned sample_bin(const SampleBins &bins, Mass above, Mass &passed, SampleShared &shared) {
+    constexpr unsigned EACH = SAMPLE_BINS / SAMPLE_THREADS;
+    unsigned highest = SAMPLE_BINS - 1 - threadIdx.x * EACH;
+    Mass masses[EACH], mine = 0, total;
     __syncthreads();
-    if (threadIdx.x < 32) {
-        Mass sum = passed, mine = shared.before[threadIdx.x];
-        for (unsigned i = 0; i < threadIdx.x; i++) sum += shared.before[i];
-        if (sum <= above && above < sum + mine) {
-            unsigned i = 0;
-            while (sum + masses[highest - i] <= above) sum += masses[highest - i++];
+#pragma unroll
+    for (unsigned i = 0; i < EACH; i++) {
+        masses[i] = (Mass)bins.high[highest - i] << 32 | bins.low[highest - i];
+        mine += masses[i];
+    }
+    Mass sum = passed + block_scan(mine, shared.sums, total);
+#pragma unroll
+    for (unsigned i = 0; i < EACH; i++) {
+        if (sum <= above && above < sum + masses[i]) {
             shared.bin = highest - i;
             shared.passed = sum;
         }
+        sum += masses[i];
     }
     __syncthreads();
     passed = shared.passed;
@@ -98,19 +136,18 @@ DEVICE unsigned sample_cross(
     const float *logits, unsigned width, float best, float temperature, Mass above, Mass &passed, SampleShared &shared
 ) {
     passed = 0;
-    unsigned key = sample_bin(shared.high, above, passed, shared);
+    unsigned key = sample_bin(shared.first, above, passed, shared);
     for (int level = 0; level < 2; level++) {
         unsigned shift = level == 0 ? 10 : 0, bits = level == 0 ? 11 : 10;
-        for (unsigned i = threadIdx.x; i < SAMPLE_BINS; i += blockDim.x) shared.low[i] = 0;
+        sample_clear(shared.next);
         __syncthreads();
-        for (unsigned i = threadIdx.x; i < width; i += blockDim.x) {
-            float scaled = sample_scaled(logits[i], best, temperature);
+        sample_each(logits, width, [&](bool there, float logit, unsigned) {
+            float scaled = sample_scaled(logit, best, temperature);
             unsigned of = sample_key(scaled);
-            if (of >> (shift + bits) != key) continue;
-            Mass mass = sample_mass(scaled);
-            if (mass != 0) atomicAdd(&shared.low[of >> shift & ((1u << bits) - 1)], mass);
-        }
-        key = key << bits | sample_bin(shared.low, above, passed, shared);
+            if (!there || of >> (shift + bits) != key) return;
+            sample_add(shared.next, of >> shift & ((1u << bits) - 1), sample_mass(scaled));
+        });
+        key = key << bits | sample_bin(shared.next, above, passed, shared);
     }
     return key;
 }
@@ -119,16 +156,21 @@ DEVICE unsigned sample_cross(
 DEVICE int sample_nth(
     const float *logits, unsigned width, float best, float temperature, unsigned key, Mass n, SampleShared &shared
 ) {
-    unsigned each = (width + blockDim.x - 1) / blockDim.x, first = min(threadIdx.x * each, width), end = min(first + each, width);
+    auto equals = [&](bool there, float logit) {
+        bool equal = there && sample_key(sample_scaled(logit, best, temperature)) == key;
+        return __ballot_sync(ALL_LANES, equal);
+    };
     int mine = 0, total;
-    for (unsigned i = first; i < end; i++) mine += sample_key(sample_scaled(logits[i], best, temperature)) == key;
-    Mass before = (Mass)block_scan(mine, shared.scratch, total);
-    if (before <= n && n < before + (Mass)mine) {
-        unsigned i = first;
-        for (;; i++) {
-            if (sample_key(sample_scaled(logits[i], best, temperature)) == key && before++ == n) break;
-        }
-        shared.id = (int)i;
+    sample_each(logits, width, [&](bool there, float logit, unsigned) { mine += __popc(equals(there, logit)); });
+    // All lanes of a warp have its number.
+    int before = block_scan(lane_id() == 0 ? mine : 0, shared.counts, total);
+    before = __shfl_sync(ALL_LANES, before, 0);
+    if ((Mass)before <= n && n < (Mass)(before + mine)) {
+        sample_each(logits, width, [&](bool there, float logit, unsigned i) {
+            unsigned equal = equals(there, logit), below = equal & ((1u << lane_id()) - 1);
+            if ((equal >> lane_id() & 1) != 0 && (Mass)(before + __popc(below)) == n) shared.id = (int)i;
+            before += __popc(equal);
+        });
     }
     __syncthreads();
     return shared.id;
@@ -139,14 +181,13 @@ DEVICE bool sample_best(const float *x, unsigned width, float &best, int &at, Sa
     int nan = 0;
     best = -HOTSEAM_INFINITY;
     at = -1;
-    for (unsigned i = threadIdx.x; i < width; i += blockDim.x) {
-        float value = x[i];
+    sample_each(x, width, [&](bool, float value, unsigned i) {
         nan |= value != value;
         if (value > best) {
             best = value;
-            at = i;
+            at = (int)i;
         }
-    }
+    });
     nan = __syncthreads_or(nan);
     for (int round = 0; round < 2; round++) {
 #pragma unroll
@@ -183,25 +224,24 @@ DEVICE void sample_row(const SampleParams &p, SampleShared &shared) {
         return;
     }
     bool drawn = draw.temperature > 0.0f;
-    for (unsigned i = threadIdx.x; i < SAMPLE_BINS; i += blockDim.x) shared.high[i] = 0;
-    if (threadIdx.x == 0) shared.total = shared.passed = 0;
+    sample_clear(shared.first);
     __syncthreads();
     // Masses at temperature 1, and those of the draw.
-    Mass plain = 0, scaled_sum = 0;
-    for (unsigned i = threadIdx.x; i < p.width; i += blockDim.x) {
-        plain += sample_mass(__fsub_rn(logits[i], best));
-        if (!drawn) continue;
-        float scaled = sample_scaled(logits[i], best, draw.temperature);
-        Mass mass = sample_mass(scaled);
-        scaled_sum += mass;
-        if (mass != 0) atomicAdd(&shared.high[sample_key(scaled) >> 21], mass);
-    }
-    atomicAdd(&shared.total, plain);
-    if (drawn) atomicAdd(&shared.passed, scaled_sum);
-    __syncthreads();
-    Mass all = shared.total, total = shared.passed;
-    __syncthreads();
+    Mass all = 0, total = 0;
+    sample_each(logits, p.width, [&](bool there, float logit, unsigned) {
+        if (!there) return;
+        Mass plain = sample_mass(__fsub_rn(logit, best));
+        all += plain;
+        if (!drawn) return;
+        float scaled = sample_scaled(logit, best, draw.temperature);
+        // Division by 1 changes nothing.
+        Mass mass = draw.temperature == 1.0f ? plain : sample_mass(scaled);
+        total += mass;
+        sample_add(shared.first, sample_key(scaled) >> 21, mass);
+    });
+    all = block_sum(all, shared.sums);
     if (drawn) {
+        total = block_sum(total, shared.sums);
         double limit = ceil(__dmul_rn((double)total, (double)draw.top_p));
         Mass wanted = limit < 1.0 ? 1 : limit < (double)total ? (Mass)limit : total, kept = total, passed;
         if (wanted < total) {

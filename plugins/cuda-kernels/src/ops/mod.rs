@@ -331,7 +331,8 @@ impl Ops {
 
     /// A token of each row of `logits [rows, width]`. `draws` is the device address of `[rows]` of temperature and `top_p`, f32, and a
     /// number in [0, 1), f64; `chosen` `[rows, 2]` gets the token, an i32 in the place of an f32, and its log-probability at
-    /// temperature 1. The token is -1 if a logit is NaN or the largest is not finite, which the sampler refuses.
+    /// temperature 1, off by at most `width / 2^32 + (|it| + ln width) / 2^23`. The token is -1 if a logit is NaN or the largest is
+    /// not finite, which the sampler refuses.
     ///
     /// # Errors
     /// As [`Self::embed`].

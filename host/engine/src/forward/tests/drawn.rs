@@ -72,7 +72,7 @@ fn row(random: &mut Random, kind: usize, width: usize) -> Vec<f32> {
         // Most of them impossible.
         6 => (0..width).filter(|i| *i != any && i % 3 != 0).for_each(|i| row[i] = f32::NEG_INFINITY),
         // Zeros of both signs are equal.
-        7 => (0..width).for_each(|i| row[i] = if i % 2 == 0 { -0.0 } else { 0.0 }),
+        7 => (0..width).for_each(|i| row[i] = if random.next().is_multiple_of(2) { -0.0 } else { 0.0 }),
         8 => row[any] = f32::NAN,
         9 => row[any] = f32::INFINITY,
         10 => row.fill(f32::NEG_INFINITY),
