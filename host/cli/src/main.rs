@@ -17,18 +17,14 @@ use args::{Cli, Command};
 use clap::Parser;
 use failure::{Failure, closed_pipe};
 
-/// What NCCL is told, unless the environment says otherwise.
-const NCCL: [(&str, &str); 2] = [
-    // Multicast over NVLink can put the GPUs of a host that others share out of service.
-    ("NCCL_NVLS_ENABLE", "0"),
-    // It would write what it has to say among what commands print on stdout.
-    ("NCCL_DEBUG_FILE", "/dev/stderr"),
-];
+/// What NCCL reads.
+const NVLINK_MULTICAST: &str = "NCCL_NVLS_ENABLE";
 
 fn main() -> ExitCode {
-    for (name, value) in NCCL.iter().filter(|(name, _)| std::env::var_os(name).is_none()) {
+    // Multicast over NVLink can put the GPUs of a host that others share out of service. It stays off unless somebody asks for it.
+    if std::env::var_os(NVLINK_MULTICAST).is_none() {
         // SAFETY: this is the only thread yet. The ranks that it may start inherit it.
-        unsafe { std::env::set_var(name, value) };
+        unsafe { std::env::set_var(NVLINK_MULTICAST, "0") };
     }
     let cli = Cli::parse();
     logging::init(&cli);

@@ -85,12 +85,37 @@ impl Nccl {
                 std::hint::spin_loop();
             } else if start.elapsed() > PATIENCE {
                 self.abort();
-                return Err(RankError::Carrier(format!("sums over NCCL have not ended for {PATIENCE:?}")));
+                return Err(RankError::Carrier(format!(
+                    "the other ranks have not come to NCCL for {PATIENCE:?}"
+                )));
             } else {
                 std::thread::yield_now();
             }
         }
         Ok(())
+    }
+
+    /// # Safety
+    /// As [`Collective::all_reduce`].
+    unsafe fn sum(&self, values: Values, n: usize) -> Result<(), RankError> {
+        let Values::Device { address, stream } = values else {
+            return Err(RankError::Carrier("NCCL sums values of a device, not of the host".to_owned()));
+        };
+        if self.sums.get() == MARK_EVERY {
+            let older = 1 - self.younger.get();
+            self.pass(&self.marks[older])?;
+            self.marks[older].record(stream)?;
+            self.younger.set(older);
+            self.sums.set(0);
+        }
+        self.sums.set(self.sums.get() + 1);
+        let (place, kind, op) =
+            (address as *mut c_void, types::ncclDataType_t::ncclFloat32, types::ncclRedOp_t::ncclSum);
+        let (comm, stream) = (self.alive()?, stream as types::cudaStream_t);
+        // SAFETY: the caller names `n` values on the device; the communicator is alive.
+        let begun = unsafe { (self.library.all_reduce)(place, place, n, kind, op, comm, stream) };
+        self.library.check("ncclAllReduce", begun)?;
+        self.taken("ncclAllReduce")
     }
 
     fn alive(&self) -> Result<types::ncclComm_t, RankError> {
@@ -122,29 +147,13 @@ impl Collective for Nccl {
     }
 
     unsafe fn all_reduce(&self, values: Values, n: usize) -> Result<(), RankError> {
-        let Values::Device { address, stream } = values else {
-            return Err(RankError::Carrier("NCCL sums values of a device, not of the host".to_owned()));
-        };
-        if self.sums.get() == MARK_EVERY {
-            let older = 1 - self.younger.get();
-            self.pass(&self.marks[older])?;
-            self.marks[older].record(stream)?;
-            self.younger.set(older);
-            self.sums.set(0);
-        }
-        self.sums.set(self.sums.get() + 1);
-        let (place, kind, op) =
-            (address as *mut c_void, types::ncclDataType_t::ncclFloat32, types::ncclRedOp_t::ncclSum);
-        let (comm, stream) = (self.alive()?, stream as types::cudaStream_t);
-        // SAFETY: the caller names `n` values on the device; the communicator is alive.
-        let begun = unsafe { (self.library.all_reduce)(place, place, n, kind, op, comm, stream) };
-        self.library.check("ncclAllReduce", begun)?;
-        self.taken("ncclAllReduce")
+        // SAFETY: the caller's contract.
+        unsafe { self.sum(values, n) }.inspect_err(|_| self.abort())
     }
 
     fn settle(&self, stream: u64) -> Result<(), RankError> {
         let mark = &self.marks[1 - self.younger.get()];
-        mark.record(stream)?;
+        mark.record(stream).inspect_err(|_| self.abort())?;
         self.pass(mark)
     }
 }

@@ -13,9 +13,12 @@ impl Forward {
         let weights = &self.model.weights;
         let (hc, hidden, vocab, n) = (c.hc_mult, c.hidden_size, c.vocab_size, step.wanted.len());
         if n == 0 {
+            self.settle()?;
             return Ok(Answer::Logits(&[]));
         }
         if self.ws.logits.bytes < n * vocab * 4 {
+            // Freeing the old ones waits for the device.
+            self.settle()?;
             self.ws.logits = self.ops.memory(n * vocab * 4, "logits")?;
         }
         let (ops, ws) = (&self.ops, &self.ws);

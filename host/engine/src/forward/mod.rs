@@ -70,13 +70,13 @@ pub(crate) enum Answer<'a> {
 
 /// Weights and buffers of forward passes.
 pub(crate) struct Forward {
+    /// The ranks that the model is spread over; `None` for one. Ends first: freeing memory of a device waits for the sums in its stream.
+    group: Option<Group>,
     model: Arc<Model>,
     experts: Vec<Experts>,
     ops: Box<dyn Ops>,
     ws: Workspace,
     index_topk: usize,
-    /// The ranks that the model is spread over; `None` for one.
-    group: Option<Group>,
     head: HeadRows,
     /// Where logits and streams are put that are not in host memory.
     copy: Vec<f32>,

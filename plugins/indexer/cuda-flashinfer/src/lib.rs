@@ -12,7 +12,8 @@ use hotseam_sdk::{Ctx, Error, Host, Info, Plugin, Result, cuda, export_plugin};
 use hotseam_tvm_ffi::{Any, DeviceKernel, Element, Files, Place, Tensor};
 use std::ffi::c_void;
 
-/// Most entries that its filtering kernel keeps of a row (`FILTERED_TOPK_MAX_K`), the only one that orders equal scores.
+/// Most entries that its filtering kernel keeps of a row (`FILTERED_TOPK_MAX_K`), the only one that orders equal scores. It takes 128 KiB
+/// of shared memory, which sm_120 has not.
 const MOST_KEPT: u32 = 2048;
 /// `TopKTieBreak::Small`: of equal scores the lower entries, as the stock variant has it.
 const LOWER_ENTRIES: i64 = 1;
@@ -124,5 +125,5 @@ export_plugin! {
     seam: indexer, plugin: FlashInfer, ops: [compress, select],
     name: "indexer/cuda-flashinfer", description: "Stock scores on a CUDA device, chosen among by FlashInfer's top-k",
     options: r#"{"keys": {"type": "string", "default": "bf16", "values": ["f32", "bf16", "fp8", "fp4"], "help": "how index keys are kept: f32, bf16, or fp8 or fp4 with a Hadamard rotation"}, "module": {"type": "string", "default": "", "help": "absolute path of FlashInfer's compiled top-k (scripts/get-flashinfer)"}, "module_sha256": {"type": "string", "default": "", "help": "sha256 of the module, hexadecimal"}, "runtime": {"type": "string", "default": "", "help": "absolute path of libtvm_ffi.so"}, "runtime_sha256": {"type": "string", "default": "", "help": "sha256 of the runtime, hexadecimal"}}"#,
-    driver: "13.0", sm: "[90, 120]"
+    driver: "13.0", sm: "[90]"
 }
