@@ -2,7 +2,7 @@
 //! that was compiled against TVM-FFI.
 
 use hotseam_tests::http::{Server, hotseam, run};
-use hotseam_tests::{plugins, root};
+use hotseam_tests::{plugins, root, sha256};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -150,10 +150,4 @@ fn tvm_ffi() -> Option<PathBuf> {
     }
     let versions = std::fs::read_dir(root().join(".venv/lib")).ok()?.flatten();
     versions.map(|version| version.path().join("site-packages/tvm_ffi")).find(|dir| dir.is_dir())
-}
-
-fn sha256(path: &Path) -> String {
-    let (code, out, err) = run(Command::new("sha256sum").arg(path));
-    assert_eq!(code, 0, "{err}");
-    out.split(' ').next().unwrap().to_owned()
 }

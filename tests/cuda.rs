@@ -130,6 +130,31 @@ fn a_configuration_does_not_mix_devices() {
     assert!(words.iter().all(|words| err.contains(words)), "{err}");
 }
 
+/// A server that must have cuBLASLt and has it not, or something else of its name, or runs where it is of no use, does not start.
+#[test]
+fn what_cublaslt_needs_is_told() {
+    let Some(emulator) = emulator() else { return };
+    let refused = |config: &str, libraries: &Path, words: &[&str]| {
+        let config = root().join("configs").join(config);
+        let args = ["needle", "-c", config.to_str().expect("UTF-8"), "--set", "engine.cublaslt=required"];
+        let (code, out, err) = command(&args, Some(libraries), &[]);
+        assert!(code != 0 && words.iter().all(|words| err.contains(words)), "{code} {out}{err}");
+        assert!(!err.contains("panicked"), "{err}");
+    };
+    refused("cuda.yaml", emulator, &["cuBLASLt is not there, searched libcublasLt.so.13", "LD_LIBRARY_PATH"]);
+    refused("quickstart.yaml", emulator, &["engine.cublaslt", "auto or off where steps run on the CPU"]);
+    let dir = tempfile::tempdir().expect("a directory");
+    let source = dir.path().join("other.c");
+    std::fs::write(&source, "int other;").expect("writable");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-o"]).arg(dir.path().join("libcublasLt.so.13")).arg(&source);
+    assert!(cc.status().expect("cc runs").success());
+    let driver = dir.path().join("libcuda.so.1");
+    std::os::unix::fs::symlink(emulator.canonicalize().expect("there").join("libcuda.so.1"), driver)
+        .expect("a link");
+    refused("cuda.yaml", dir.path(), &["libcublasLt.so.13 is not cuBLASLt: it has no cublasLtCreate"]);
+}
+
 /// What is wrong with the device, and what must be said of it. Nothing of it is a panic.
 #[test]
 fn without_a_usable_device_the_reason_and_a_next_step_are_told() {

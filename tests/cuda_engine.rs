@@ -4,7 +4,7 @@
 use hotseam_engine::{Engine, EngineConfig, Event, Request, Sampling};
 use hotseam_tests::cuda::{Load, device, is_real, stock, swapped_under_load};
 use hotseam_tests::{
-    Checkpoint, all, argmax, config, cuda, difference, engine, goldens, logits, plugins, rule, tapped,
+    Checkpoint, all, argmax, config, cuda, difference, engine, goldens, logits, rule, tapped, twin, twins,
 };
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -186,16 +186,6 @@ fn tokens_drawn_on_the_device_are_the_hosts() {
 
 const SEAMS: [&str; 4] = ["attention", "indexer", "moe", "mhc"];
 
-/// A copy of a stock plugin with another hash, inside the plugin directory, since the loader refuses files from elsewhere.
-fn twin(dir: &tempfile::TempDir, seam: &str) -> PathBuf {
-    let name = format!("libhotseam_{seam}_cuda_stock.so");
-    let mut bytes = std::fs::read(plugins().join(&name)).expect("a built plugin");
-    bytes.extend_from_slice(b"another hash");
-    let path = dir.path().join(name);
-    std::fs::write(&path, bytes).expect("writable");
-    path
-}
-
 /// Streams run while every seam is swapped to and fro.
 #[test]
 fn every_seam_is_swapped_under_load_with_graphs() {
@@ -203,13 +193,13 @@ fn every_seam_is_swapped_under_load_with_graphs() {
         return;
     }
     let engine = cuda::engine(&Checkpoint::Nano.model(), stock("bf16", "f32"), sizes());
-    let dir = tempfile::Builder::new().prefix("twins-").tempdir_in(plugins()).expect("a directory");
-    let twins: Vec<PathBuf> = SEAMS.iter().map(|seam| twin(&dir, seam)).collect();
+    let dir = twins();
+    let files: Vec<PathBuf> = SEAMS.iter().map(|seam| twin(&dir, seam, "cuda-stock")).collect();
     let load = Load::of_this_device(if is_real() { 100 } else { 8 });
     swapped_under_load(&engine, load, |swap| {
         let (seam, options) = (SEAMS[swap % 4], ["{kv: bf16}", "{keys: f32}", "", ""][swap % 4]);
         let variant = match (swap / 4) % 2 {
-            0 => format!("{}{options}", twins[swap % 4].display()),
+            0 => format!("{}{options}", files[swap % 4].display()),
             _ => format!("{seam}/cuda-stock{options}"),
         };
         let narrow = swap % 3 == 0 && seam != "indexer";

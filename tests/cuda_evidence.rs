@@ -19,7 +19,7 @@ use hotseam_slots::{
 };
 use hotseam_tests::cuda::{device, directory, is_real};
 use hotseam_tests::http::{hotseam, run};
-use hotseam_tests::{Checkpoint, Heard, cuda, full, goldens, hear, plugins, root, rule, tap};
+use hotseam_tests::{Checkpoint, Heard, cuda, full, goldens, hear, root, rule, tap, twin, twins};
 use serde_json::Value;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
@@ -104,25 +104,12 @@ impl Bench {
     }
 }
 
-/// A copy of a stock plugin with another hash, inside the plugin directory: the loader takes files from nowhere else.
-fn twin(dir: &tempfile::TempDir, seam: &str) -> String {
-    let name = format!("libhotseam_{seam}_cuda_stock.so");
-    let mut bytes = std::fs::read(plugins().join(&name)).unwrap();
-    bytes.extend_from_slice(b"another hash");
-    let path = dir.path().join(name);
-    std::fs::write(&path, bytes).unwrap();
-    path.display().to_string()
-}
-
-fn twins() -> tempfile::TempDir {
-    tempfile::Builder::new().prefix("twins-").tempdir_in(plugins()).unwrap()
-}
-
 #[test]
 fn stock_is_within_the_floor_of_truth_and_each_fault_is_the_first_divergence() {
     let Some(bench) = bench() else { return };
     let dir = twins();
-    let files = ["attention", "indexer", "moe", "mhc"].map(|seam| (seam, twin(&dir, seam)));
+    let files = ["attention", "indexer", "moe", "mhc"]
+        .map(|seam| (seam, twin(&dir, seam, "cuda-stock").display().to_string()));
     let sound: Vec<(&str, &str)> = files.iter().map(|(seam, file)| (*seam, file.as_str())).collect();
     let report = bench.compare(&sound, &Workload::passage(&bench.long));
     assert_eq!(report.verdict, Side::Neither, "{report}");
@@ -298,7 +285,8 @@ fn a_swap_is_shadowed_on_the_device() {
     assert!(stages.contains("E-PLUG-304") && stages.contains("`out` differs by"), "{stages}");
     let dir = twins();
     let events = engine.swaps().subscribe();
-    let record = swap(&engine, "attention@decode", &twin(&dir, "attention"));
+    let record =
+        swap(&engine, "attention@decode", &twin(&dir, "attention", "cuda-stock").display().to_string());
     let shadowed = events.try_iter().find_map(|e| match e.stage {
         SwapStage::Shadowed { steps, calls, worst, .. } => Some((steps, calls, worst)),
         _ => None,

@@ -5,9 +5,8 @@
 use hotseam_engine::EngineConfig;
 use hotseam_tests::cuda::{Load, device, directory, is_real, stock, swapped_under_load};
 use hotseam_tests::http::{hotseam, run};
-use hotseam_tests::{Checkpoint, config, cuda, full, root};
+use hotseam_tests::{Checkpoint, config, cuda, full, root, sha256};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -48,9 +47,6 @@ impl Files {
     }
 
     fn variant(&self, keys: &str) -> String {
-        let sha256 = |path: &Path| -> String {
-            Sha256::digest(std::fs::read(path).expect("a file")).iter().map(|b| format!("{b:02x}")).collect()
-        };
         let (module, runtime) = (&self.module, &self.runtime);
         format!(
             "indexer/cuda-flashinfer{{keys: {keys}, module: {}, module_sha256: '{}', runtime: {}, runtime_sha256: '{}'}}",

@@ -6,7 +6,7 @@ use hotseam_slots::{CellId, LayoutPolicy, Op};
 use hotseam_tests::http::{Server, hotseam, run};
 use hotseam_tests::ranks::{child_of, kill, nano, start};
 use hotseam_tests::{
-    Checkpoint, all, argmax, config, difference, full, goldens, logits, plugins, root, rule, tapped,
+    Checkpoint, all, argmax, config, difference, full, goldens, logits, root, rule, tapped, twin, twins,
 };
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,18 +77,9 @@ fn swaps_under_load_take_effect_on_all_ranks_and_fail_no_request() {
     let tokens = goldens::ladder(Checkpoint::Nano).tokens;
     let want = answers(&engine, &tokens, 96);
     // Between two files of one variant nothing may be seen.
-    let dir = tempfile::Builder::new().prefix("ranks-").tempdir_in(plugins()).unwrap();
-    let twins: Vec<String> = ["attention", "indexer", "moe", "mhc"]
-        .iter()
-        .map(|seam| {
-            let name = format!("libhotseam_{seam}_cpu_stock.so");
-            let mut bytes = std::fs::read(plugins().join(&name)).unwrap();
-            bytes.extend_from_slice(b"another hash");
-            let path = dir.path().join(name);
-            std::fs::write(&path, bytes).unwrap();
-            path.display().to_string()
-        })
-        .collect();
+    let dir = twins();
+    let files = ["attention", "indexer", "moe", "mhc"]
+        .map(|seam| twin(&dir, seam, "cpu-stock").display().to_string());
     let running = AtomicBool::new(true);
     let swaps = std::thread::scope(|scope| {
         let swapper = scope.spawn(|| {
@@ -96,7 +87,7 @@ fn swaps_under_load_take_effect_on_all_ranks_and_fail_no_request() {
             while swaps < 100 || running.load(Ordering::Relaxed) {
                 let seam = ["attention", "indexer", "moe", "mhc"][swaps % 4];
                 let variant = match (swaps / 4) % 2 {
-                    0 => twins[swaps % 4].clone(),
+                    0 => files[swaps % 4].clone(),
                     _ => format!("{seam}/cpu-stock"),
                 };
                 let rank = ["", "/ranks=1", "/ranks=0"][swaps % 3];

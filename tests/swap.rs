@@ -2,20 +2,11 @@
 
 use hotseam_engine::{Engine, Request};
 use hotseam_slots::LayoutPolicy;
-use hotseam_tests::{Checkpoint, all, config, engine, goldens, plugins, rule};
+use hotseam_tests::{Checkpoint, all, config, engine, goldens, rule, twin, twins};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const SEAMS: [&str; 4] = ["attention", "indexer", "moe", "mhc"];
-
-/// A copy of a stock plugin with another hash.
-fn twin(dir: &tempfile::TempDir, seam: &str) -> PathBuf {
-    let mut bytes = std::fs::read(plugins().join(format!("libhotseam_{seam}_cpu_stock.so"))).unwrap();
-    bytes.extend_from_slice(b"another hash");
-    let path = dir.path().join(format!("libhotseam_{seam}_cpu_stock.so"));
-    std::fs::write(&path, bytes).unwrap();
-    path
-}
 
 fn answers(engine: &Engine, tokens: &[u32]) -> Vec<Vec<u32>> {
     let request = |i: usize| Request::greedy(tokens[i * 11..i * 11 + 200 + i * 31].to_vec(), 160);
@@ -33,8 +24,8 @@ fn two_hundred_swaps_under_eight_streams_change_nothing() {
     let want = answers(&engine, &tokens);
 
     // Inside the plugin directory, since the loader refuses files from anywhere else.
-    let dir = tempfile::Builder::new().prefix("twins-").tempdir_in(plugins()).unwrap();
-    let twins: Vec<PathBuf> = SEAMS.iter().map(|seam| twin(&dir, seam)).collect();
+    let dir = twins();
+    let files: Vec<PathBuf> = SEAMS.iter().map(|seam| twin(&dir, seam, "cpu-stock")).collect();
     let running = AtomicBool::new(true);
     let swaps = std::thread::scope(|scope| {
         let swapper = scope.spawn(|| {
@@ -42,7 +33,7 @@ fn two_hundred_swaps_under_eight_streams_change_nothing() {
             while swaps < 200 || running.load(Ordering::Relaxed) {
                 let seam = SEAMS[swaps % SEAMS.len()];
                 let variant = match (swaps / SEAMS.len()) % 2 {
-                    0 => twins[swaps % SEAMS.len()].display().to_string(),
+                    0 => files[swaps % SEAMS.len()].display().to_string(),
                     _ => format!("{seam}/cpu-stock"),
                 };
                 let select =

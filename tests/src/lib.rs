@@ -16,6 +16,7 @@ use hotseam_engine::{Engine, EngineConfig, Event, Handle, Request};
 use hotseam_loader::Loader;
 use hotseam_model::Model;
 use hotseam_slots::{Geometry, Registry, Rule, Slots};
+use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -29,6 +30,27 @@ pub fn root() -> PathBuf {
 pub fn plugins() -> PathBuf {
     let exe = std::env::current_exe().expect("the path of this executable");
     exe.ancestors().nth(2).expect("target/release/deps/test").to_owned()
+}
+
+/// sha256 of a file, hexadecimal.
+pub fn sha256(path: &Path) -> String {
+    let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A directory inside that of the plugins, for twins: the loader takes files from nowhere else.
+pub fn twins() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("twins-").tempdir_in(plugins()).expect("a directory")
+}
+
+/// A copy in `dir` of the plugin `seam/variant` with another hash.
+pub fn twin(dir: &tempfile::TempDir, seam: &str, variant: &str) -> PathBuf {
+    let name = format!("libhotseam_{seam}_{}.so", variant.replace('-', "_"));
+    let mut bytes = std::fs::read(plugins().join(&name)).expect("a built plugin");
+    bytes.extend_from_slice(b"another hash");
+    let path = dir.path().join(name);
+    std::fs::write(&path, bytes).expect("writable");
+    path
 }
 
 /// Whether the long tests were asked for (`scripts/test --full`).

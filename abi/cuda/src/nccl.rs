@@ -1,9 +1,7 @@
 //! NCCL, opened when it is first asked for. The types are those of `cudarc`; the library is looked for here, since `cudarc` does not know
 //! the name under which it is installed (`libnccl.so.2`) and panics over a function that is missing.
 
-use cudarc::nccl::sys::{
-    cudaStream_t, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId,
-};
+use cudarc::nccl::sys::{cudaStream_t, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -17,6 +15,9 @@ const OLDEST: c_int = 22_200;
 /// `NCCL_CONFIG_INITIALIZER` of that version: what the struct begins with, and what a field holds that is left to the library.
 const MAGIC: u32 = 0xcafe_beef;
 const UNSET: c_int = c_int::MIN;
+/// Results, which are numbers here: a newer library has ones that an enumeration of this version lacks.
+const SUCCESS: c_int = 0;
+const IN_PROGRESS: c_int = 7;
 
 /// Why NCCL cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -72,17 +73,17 @@ macro_rules! functions {
 }
 
 functions! {
-    get_version = ncclGetVersion(*mut c_int) -> ncclResult_t;
-    get_unique_id = ncclGetUniqueId(*mut ncclUniqueId) -> ncclResult_t;
-    comm_init_rank_config = ncclCommInitRankConfig(*mut ncclComm_t, c_int, ncclUniqueId, c_int, *mut ncclConfig_t) -> ncclResult_t;
-    comm_get_async_error = ncclCommGetAsyncError(ncclComm_t, *mut ncclResult_t) -> ncclResult_t;
-    comm_abort = ncclCommAbort(ncclComm_t) -> ncclResult_t;
-    all_reduce = ncclAllReduce(*const c_void, *mut c_void, usize, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t) -> ncclResult_t;
-    send = ncclSend(*const c_void, usize, ncclDataType_t, c_int, ncclComm_t, cudaStream_t) -> ncclResult_t;
-    recv = ncclRecv(*mut c_void, usize, ncclDataType_t, c_int, ncclComm_t, cudaStream_t) -> ncclResult_t;
-    group_start = ncclGroupStart() -> ncclResult_t;
-    group_end = ncclGroupEnd() -> ncclResult_t;
-    get_error_string = ncclGetErrorString(ncclResult_t) -> *const c_char;
+    get_version = ncclGetVersion(*mut c_int) -> c_int;
+    get_unique_id = ncclGetUniqueId(*mut ncclUniqueId) -> c_int;
+    comm_init_rank_config = ncclCommInitRankConfig(*mut ncclComm_t, c_int, ncclUniqueId, c_int, *mut ncclConfig_t) -> c_int;
+    comm_get_async_error = ncclCommGetAsyncError(ncclComm_t, *mut c_int) -> c_int;
+    comm_abort = ncclCommAbort(ncclComm_t) -> c_int;
+    all_reduce = ncclAllReduce(*const c_void, *mut c_void, usize, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t) -> c_int;
+    send = ncclSend(*const c_void, usize, ncclDataType_t, c_int, ncclComm_t, cudaStream_t) -> c_int;
+    recv = ncclRecv(*mut c_void, usize, ncclDataType_t, c_int, ncclComm_t, cudaStream_t) -> c_int;
+    group_start = ncclGroupStart() -> c_int;
+    group_end = ncclGroupEnd() -> c_int;
+    get_error_string = ncclGetErrorString(c_int) -> *const c_char;
 }
 
 impl Nccl {
@@ -114,9 +115,9 @@ impl Nccl {
     ///
     /// # Errors
     /// That.
-    pub fn check(&self, call: &'static str, result: ncclResult_t) -> Result<(), NcclError> {
+    pub fn check(&self, call: &'static str, result: c_int) -> Result<(), NcclError> {
         match result {
-            ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress => Ok(()),
+            SUCCESS | IN_PROGRESS => Ok(()),
             other => {
                 // SAFETY: the library gives a static, terminated text for every result.
                 let text = unsafe { CStr::from_ptr((self.get_error_string)(other)) };
@@ -168,10 +169,10 @@ impl Nccl {
     /// # Safety
     /// The communicator is alive.
     pub unsafe fn has_taken(&self, call: &'static str, comm: ncclComm_t) -> Result<bool, NcclError> {
-        let mut state = ncclResult_t::ncclSuccess;
+        let mut state = SUCCESS;
         // SAFETY: the caller's contract; the pointer is writable.
         self.check(call, unsafe { (self.comm_get_async_error)(comm, &raw mut state) })?;
         self.check(call, state)?;
-        Ok(state == ncclResult_t::ncclSuccess)
+        Ok(state == SUCCESS)
     }
 }

@@ -54,20 +54,31 @@ impl Drop for Stream {
     }
 }
 
-/// A point on a stream, for timing.
+/// A point on a stream.
 #[derive(Debug)]
 pub struct Event(CUevent);
 
 impl Event {
-    /// An event of the current context.
+    /// An event of the current context that knows its time.
     ///
     /// # Errors
     /// If the driver refuses.
     pub fn new() -> Result<Self> {
+        Self::with(CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    /// An event of the current context that does not know its time.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn untimed() -> Result<Self> {
+        Self::with(CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    fn with(flags: CUevent_flags) -> Result<Self> {
         let mut event = std::ptr::null_mut();
-        let flags = CUevent_flags::CU_EVENT_DEFAULT as u32;
         // SAFETY: the pointer is writable.
-        check("cuEventCreate", unsafe { sys::cuEventCreate(&raw mut event, flags) })?;
+        check("cuEventCreate", unsafe { sys::cuEventCreate(&raw mut event, flags as u32) })?;
         Ok(Self(event))
     }
 
@@ -95,7 +106,7 @@ impl Event {
     /// Seconds from `earlier` to this event; waits for it.
     ///
     /// # Errors
-    /// If one of the two was not recorded, or what was enqueued failed.
+    /// If one of the two was not recorded or is untimed, or what was enqueued failed.
     pub fn seconds_since(&self, earlier: &Self) -> Result<f64> {
         let mut milliseconds = 0.0;
         // SAFETY: both are alive; the number is writable.

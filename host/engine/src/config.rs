@@ -188,6 +188,13 @@ impl EngineConfig {
             let expected = format!("paired for the role {}, which hands KV over", self.role);
             return Err(EngineError::Config { field, expected, found: self.topology.to_string() });
         }
+        if self.cublaslt == CublasLt::Required && self.device == Device::Cpu {
+            return Err(EngineError::Config {
+                field: "engine.cublaslt",
+                expected: "auto or off where steps run on the CPU".to_owned(),
+                found: "required".to_owned(),
+            });
+        }
         let several = self.ranks.is_some();
         if several && (self.role != Role::Single || self.topology != Topology::Single) {
             let (field, found) = ("engine.topology", self.topology.to_string());

@@ -9,13 +9,50 @@ use std::time::{Duration, Instant};
 
 /// Bytes of the name of a group.
 pub const NCCL_ID: usize = 128;
-/// A mark is put into the stream after so many sums, and the host is at most two marks ahead of the device: a driver whose queue is full
-/// of work that waits for a rank which is gone would hold this thread for ever.
+/// A mark is put into the stream after so many sums, and the host is at most three times as many ahead of the device: a driver whose queue
+/// is full of work that waits for a rank which is gone would hold this thread for ever.
 const MARK_EVERY: u32 = 8;
 /// Looks at the device before the processor is left to others.
 const SPINS: u32 = 2000;
 /// How long a rank waits for the others.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Two marks in a stream, which bound how far the host is ahead of it.
+#[derive(Debug)]
+struct Marks<M> {
+    marks: [M; 2],
+    younger: Cell<usize>,
+    /// Since the younger one.
+    sums: Cell<u32>,
+}
+
+impl<M> Marks<M> {
+    fn new(marks: [M; 2]) -> Self {
+        Self { marks, younger: Cell::new(0), sums: Cell::new(0) }
+    }
+
+    /// The mark that is to be put next.
+    fn older(&self) -> &M {
+        &self.marks[1 - self.younger.get()]
+    }
+
+    /// Another sum follows. Where a mark is due, waits with `pass` until the device has come to the one before the last, and puts it
+    /// anew with `put`.
+    fn before_a_sum<E>(
+        &self,
+        pass: impl FnOnce(&M) -> Result<(), E>,
+        put: impl FnOnce(&M) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if self.sums.get() == MARK_EVERY {
+            pass(self.older())?;
+            put(self.older())?;
+            self.younger.set(1 - self.younger.get());
+            self.sums.set(0);
+        }
+        self.sums.set(self.sums.get() + 1);
+        Ok(())
+    }
+}
 
 /// A communicator. Its sums are ordered by the streams that they are put into. No call of the library waits, so that a rank that is gone
 /// ends the waits of the others here.
@@ -23,14 +60,11 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub struct Nccl {
     /// `None` once it was aborted.
     comm: Cell<Option<types::ncclComm_t>>,
-    library: &'static nccl::Nccl,
+    api: &'static nccl::Nccl,
     rank: u32,
     world: u32,
     breaker: Breaker,
-    /// Marks in the stream, the older one first; the sums since the younger one.
-    marks: [Event; 2],
-    younger: Cell<usize>,
-    sums: Cell<u32>,
+    marks: Marks<Event>,
 }
 
 // SAFETY: a communicator may be used from any thread, by one at a time.
@@ -51,11 +85,10 @@ impl Nccl {
     /// # Errors
     /// If the library is not there or refuses, as it does two ranks on one device, or a rank is gone.
     pub fn join(id: [u8; NCCL_ID], rank: u32, world: u32, breaker: Breaker) -> Result<Self, RankError> {
-        let library = nccl::Nccl::open()?;
-        let marks = [Event::new()?, Event::new()?];
-        let comm = library.join(&id, rank as i32, world as i32)?;
-        let (comm, younger, sums) = (Cell::new(Some(comm)), Cell::new(0), Cell::new(0));
-        let joined = Self { comm, library, rank, world, breaker, marks, younger, sums };
+        let api = nccl::Nccl::open()?;
+        let marks = Marks::new([Event::untimed()?, Event::untimed()?]);
+        let comm = api.join(&id, rank as i32, world as i32)?;
+        let joined = Self { comm: Cell::new(Some(comm)), api, rank, world, breaker, marks };
         joined.taken("ncclCommInitRankConfig")?;
         Ok(joined)
     }
@@ -64,7 +97,7 @@ impl Nccl {
     fn taken(&self, what: &'static str) -> Result<(), RankError> {
         let comm = self.alive()?;
         // SAFETY: it is not aborted before this ends.
-        self.until(|| Ok(unsafe { self.library.has_taken(what, comm) }?))
+        self.until(|| Ok(unsafe { self.api.has_taken(what, comm) }?))
     }
 
     /// Waits until the device has come to a mark.
@@ -101,20 +134,13 @@ impl Nccl {
         let Values::Device { address, stream } = values else {
             return Err(RankError::Carrier("NCCL sums values of a device, not of the host".to_owned()));
         };
-        if self.sums.get() == MARK_EVERY {
-            let older = 1 - self.younger.get();
-            self.pass(&self.marks[older])?;
-            self.marks[older].record(stream)?;
-            self.younger.set(older);
-            self.sums.set(0);
-        }
-        self.sums.set(self.sums.get() + 1);
+        self.marks.before_a_sum(|mark| self.pass(mark), |mark| Ok(mark.record(stream)?))?;
         let (place, kind, op) =
             (address as *mut c_void, types::ncclDataType_t::ncclFloat32, types::ncclRedOp_t::ncclSum);
         let (comm, stream) = (self.alive()?, stream as types::cudaStream_t);
         // SAFETY: the caller names `n` values on the device; the communicator is alive.
-        let begun = unsafe { (self.library.all_reduce)(place, place, n, kind, op, comm, stream) };
-        self.library.check("ncclAllReduce", begun)?;
+        let begun = unsafe { (self.api.all_reduce)(place, place, n, kind, op, comm, stream) };
+        self.api.check("ncclAllReduce", begun)?;
         self.taken("ncclAllReduce")
     }
 
@@ -126,7 +152,7 @@ impl Nccl {
     fn abort(&self) {
         if let Some(comm) = self.comm.take() {
             // SAFETY: made once and not used any more. Aborted, since the other ranks may be gone.
-            let _ = unsafe { (self.library.comm_abort)(comm) };
+            let _ = unsafe { (self.api.comm_abort)(comm) };
         }
     }
 }
@@ -152,7 +178,7 @@ impl Collective for Nccl {
     }
 
     fn settle(&self, stream: u64) -> Result<(), RankError> {
-        let mark = &self.marks[1 - self.younger.get()];
+        let mark = self.marks.older();
         mark.record(stream).inspect_err(|_| self.abort())?;
         self.pass(mark)
     }
@@ -167,5 +193,48 @@ impl From<NcclError> for RankError {
 impl From<CudaError> for RankError {
     fn from(error: CudaError) -> Self {
         Self::Carrier(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where in the sums a mark stands; a device has passed one that was never put.
+    type Mark = Cell<Option<u32>>;
+
+    #[test]
+    fn the_host_is_at_most_three_times_as_far_ahead() {
+        let marks: Marks<Mark> = Marks::new([Cell::new(None), Cell::new(None)]);
+        // What a device has done that moves only where the host waits for it.
+        let mut done = 0;
+        for sums in 0..20 * MARK_EVERY {
+            let pass = |mark: &Mark| {
+                done = mark.get().unwrap_or(0).max(done);
+                Ok::<_, ()>(())
+            };
+            let put = |mark: &Mark| {
+                mark.set(Some(sums));
+                Ok(())
+            };
+            marks.before_a_sum(pass, put).expect("nothing fails");
+            assert!(sums + 1 - done <= 3 * MARK_EVERY, "{sums} sums, {done} done");
+        }
+        assert!(done >= 17 * MARK_EVERY, "{done}");
+    }
+
+    #[test]
+    fn a_wait_that_fails_puts_no_mark_and_is_made_again() {
+        let marks: Marks<Mark> = Marks::new([Cell::new(None), Cell::new(None)]);
+        let ok = |_: &Mark| Ok::<_, u32>(());
+        for _ in 0..MARK_EVERY {
+            marks.before_a_sum(|_| Err(1), |_| Err(2)).expect("no mark is due");
+        }
+        for _ in 0..2 {
+            let failed = marks.before_a_sum(|_| Err(1), |_| panic!("a mark behind a failed wait"));
+            assert_eq!(failed, Err(1));
+        }
+        assert_eq!(marks.before_a_sum(ok, |_| Err(2)), Err(2));
+        marks.before_a_sum(ok, ok).expect("the wait ends");
     }
 }

@@ -312,9 +312,9 @@ struct NarrowParams {
     long long n, k;
 };
 
-// Weights that are bf16 without rounding, as such. Grid: 16 inputs a thread, outputs.
+// Weights that are bf16 without rounding, as such. Grid: outputs, 16 inputs a thread.
 KERNEL_BOUNDED(hotseam_ops_narrow, NarrowParams, 256) {
-    long long col = ((long long)blockIdx.x * blockDim.x + threadIdx.x) * 16, row = blockIdx.y;
+    long long col = ((long long)blockIdx.y * blockDim.x + threadIdx.x) * 16, row = blockIdx.x;
     if (col >= p.k || row >= p.n) return;
     float v[16];
     weight_values(weight_row(p.w, row, p.k), col, p.k, v);

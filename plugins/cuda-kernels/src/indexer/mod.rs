@@ -7,9 +7,35 @@ pub mod sm120;
 use crate::images::INDEXER;
 use crate::{compress, failed};
 use hotseam_cuda::{Kernel, Module};
-use hotseam_sdk::abi::{Batch, CompressArgs};
+use hotseam_sdk::abi::{Batch, CompressArgs, layout};
 use hotseam_sdk::{Ctx, Result};
 pub use ragged::{Choose, Scored};
+
+/// How index keys are kept, as the option `keys` of a variant that serves all layouts.
+#[derive(Debug, Clone, Copy, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Keys {
+    /// As they are computed.
+    F32,
+    /// Rounded to bf16.
+    Bf16,
+    /// Rotated and rounded to e4m3 with one scale a key.
+    Fp8,
+    /// Rotated and rounded to e2m1 with a power of two for every 32 values.
+    Fp4,
+}
+
+impl Keys {
+    /// One of [`layout`].
+    pub fn layout(self) -> u32 {
+        match self {
+            Self::F32 => layout::KEY_F32,
+            Self::Bf16 => layout::KEY_BF16,
+            Self::Fp8 => layout::KEY_FP8_HADAMARD,
+            Self::Fp4 => layout::KEY_FP4_HADAMARD,
+        }
+    }
+}
 
 /// The kernels of the seam, loaded into the current context.
 #[derive(Debug)]

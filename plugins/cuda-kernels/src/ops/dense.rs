@@ -22,13 +22,13 @@ const EACH: u64 = 16;
 /// What the library takes for granted of the addresses of matrices.
 const ALIGNMENT: u64 = 256;
 
-/// The library, what it was found to do for each shape, and memory for bf16 copies, which grows to the largest one.
+/// The library, what it was found to do for each shape, and memory for bf16 copies.
 #[derive(Debug)]
 pub struct Dense {
-    library: CublasLt,
+    lt: CublasLt,
     plans: HashMap<Product, Option<Plan>>,
-    parts: Option<Buffer>,
-    weights: Option<Buffer>,
+    parts: Buffer,
+    weights: Buffer,
 }
 
 /// `SplitParams` of `cuda/ops.cu`.
@@ -60,26 +60,16 @@ fn refused(error: LtError) -> Error {
     Error::internal(error.to_string())
 }
 
-/// Memory of at least `bytes`.
-fn room(buffer: &mut Option<Buffer>, bytes: usize) -> Result<u64> {
-    match buffer {
-        Some(buffer) if buffer.bytes() >= bytes => Ok(buffer.address()),
-        _ => {
-            // What is freed here, the driver frees when the device has done with it.
-            *buffer = None;
-            Ok(buffer.insert(Buffer::new(bytes, "bf16 copies for cuBLASLt").map_err(failed)?).address())
-        }
-    }
-}
-
 impl Dense {
-    /// Opens the library for the current context.
+    /// Opens the library for the current context, for inputs of at most `input` values and weights in FP8 of at most `weights`.
     ///
     /// # Errors
     /// If it is not there or refuses, or there is not the memory.
-    pub fn open() -> Result<Self> {
-        let library = CublasLt::open().map_err(refused)?;
-        Ok(Self { library, plans: HashMap::new(), parts: None, weights: None })
+    pub fn open(input: usize, weights: usize) -> Result<Self> {
+        let lt = CublasLt::open().map_err(refused)?;
+        let room = |bytes: usize| Buffer::new(bytes.max(1), "bf16 copies for cuBLASLt").map_err(failed);
+        let parts = room(PARTS * 2 * pitch(input as u64) as usize)?;
+        Ok(Self { lt, plans: HashMap::new(), parts, weights: room(2 * weights)? })
     }
 
     /// Whether it makes a product of these.
@@ -87,19 +77,22 @@ impl Dense {
         rows >= LEAST_ROWS && matches!(w.format, weight_format::BF16 | weight_format::FP8_BLOCK)
     }
 
-    /// Takes the input of the products that follow: `x` `[rows, groups, k]` f32.
+    /// Takes the input of the products that follow: `x` `[rows, groups, k]` f32. `false` if it is larger than any that was announced.
     ///
     /// # Errors
     /// If its shape or dtype is another, or the driver refuses.
-    pub fn input(&mut self, ops: &Ops, stream: u64, x: &TensorRef) -> Result<()> {
+    pub fn input(&mut self, ops: &Ops, stream: u64, x: &TensorRef) -> Result<bool> {
         let [rows, groups, k] = [x.shape[0], x.shape[1], x.shape[2]];
         expect(x, "x", dtype::F32, &[rows, groups, k])?;
         let n = (rows * groups * k) as u64;
-        let parts = room(&mut self.parts, PARTS * (2 * pitch(n)) as usize)?;
-        let params = SplitParams { x: address(x), parts, n, pitch: pitch(n) };
+        if PARTS * 2 * pitch(n) as usize > self.parts.bytes() {
+            return Ok(false);
+        }
+        let params = SplitParams { x: address(x), parts: self.parts.address(), n, pitch: pitch(n) };
         let grid = [n.div_ceil(EACH * u64::from(THREADS)) as u32, 1, 1];
         // SAFETY: the struct is the kernel's; what it names is memory of the device.
-        unsafe { ops.split.launch_early(stream, grid, THREADS, 0, &params).map_err(failed) }
+        unsafe { ops.split.launch_early(stream, grid, THREADS, 0, &params).map_err(failed)? };
+        Ok(true)
     }
 
     /// The product of the input `x`, which was taken last, and `w` `[groups * n, k]` into `y`, `[rows, groups, n]` f32 in order. `false` if
@@ -125,18 +118,19 @@ impl Dense {
         let sizes = [rows, n, k, groups * k, groups * n].map(|size| size as usize);
         let [of_rows, of_n, of_k, x_pitch, y_pitch] = sizes;
         let product = Product { rows: of_rows, n: of_n, k: of_k, x_pitch, y_pitch };
-        let library = &self.library;
+        let lt = &self.lt;
         let plan = match self.plans.entry(product) {
             Entry::Occupied(plan) => plan.into_mut(),
-            Entry::Vacant(place) => place.insert(library.plan(product).map_err(refused)?),
+            Entry::Vacant(place) => place.insert(lt.plan(product).map_err(refused)?),
         };
-        let (Some(made), Some(parts)) = (&*plan, &self.parts) else { return Ok(false) };
+        let Some(made) = &*plan else { return Ok(false) };
         let weights = match w.format {
             weight_format::BF16 => w.data.data as u64,
+            _ if 2 * (outputs * k) as usize > self.weights.bytes() => return Ok(false),
             _ => {
-                let out = room(&mut self.weights, 2 * (outputs * k) as usize)?;
+                let out = self.weights.address();
                 let params = NarrowParams { w: *w, out, n: outputs as u64, k: k as u64 };
-                let grid = [(k as u64).div_ceil(EACH).div_ceil(u64::from(THREADS)) as u32, outputs as u32, 1];
+                let grid = [outputs as u32, (k as u64).div_ceil(EACH).div_ceil(u64::from(THREADS)) as u32, 1];
                 // SAFETY: as for `input`.
                 unsafe { ops.narrow.launch_early(stream, grid, THREADS, 0, &params).map_err(failed)? };
                 out
@@ -147,10 +141,10 @@ impl Dense {
             let (n, k) = (n as u64, k as u64);
             // The smallest first.
             for part in (0..PARTS as u64).rev() {
-                let x = parts.address() + part * bytes + 2 * group * k;
+                let x = self.parts.address() + part * bytes + 2 * group * k;
                 let operands = [weights + 2 * group * n * k, x, address(y) + 4 * group * n];
                 // SAFETY: the shapes are those of the plan, and the memory outlives the stream's work.
-                let there = unsafe { library.product(made, operands, part + 1 < PARTS as u64, stream) };
+                let there = unsafe { lt.product(made, operands, part + 1 < PARTS as u64, stream) };
                 if !there.map_err(refused)? {
                     *plan = None;
                     return Ok(false);

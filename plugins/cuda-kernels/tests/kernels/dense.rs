@@ -40,7 +40,7 @@ fn products_are_as_exact_as_those_of_the_kernels() {
     library();
     let mut kit = Kit::new(12);
     let (ops, stream) = (Ops::load().unwrap(), kit.stream.raw());
-    let mut dense = Dense::open().unwrap();
+    let mut dense = Dense::open(1 << 20, 1 << 20).unwrap();
     let mut left = Vec::new();
     for format in [BF16, FP8_BLOCK] {
         for (rows, groups, n, k) in
@@ -53,7 +53,7 @@ fn products_are_as_exact_as_those_of_the_kernels() {
             let w = kit.weight(format, groups * n, k);
             assert!(Dense::serves(rows as i64, &w.device()));
             let y = Both::out(&[rows, groups, n]);
-            dense.input(&ops, stream, &x.device()).unwrap();
+            assert!(dense.input(&ops, stream, &x.device()).unwrap());
             if !dense.product(&ops, stream, &x.device(), &w.device(), &y.device()).unwrap() {
                 left.push((rows, groups, n, k));
                 continue;
@@ -85,20 +85,29 @@ fn what_it_does_not_serve_is_left_to_the_kernels() {
     library();
     let mut kit = Kit::new(13);
     let (ops, stream) = (Ops::load().unwrap(), kit.stream.raw());
-    let mut dense = Dense::open().unwrap();
+    let mut dense = Dense::open(1 << 20, 1 << 20).unwrap();
     for format in [F32, MXFP4, NVFP4] {
         assert!(!Dense::serves(1024, &kit.weight(format, 32, 64).device()), "{format}");
     }
+    let mut small = Dense::open(256 * 64 - 256, 127 * 64).unwrap();
+    let x = kit.tensor(&[256, 1, 64], 1.0);
+    assert!(!small.input(&ops, stream, &x.device()).unwrap(), "a larger input than was announced");
+    let x = kit.tensor(&[256, 1, 32], 1.0);
+    assert!(small.input(&ops, stream, &x.device()).unwrap());
+    let w = kit.weight(FP8_BLOCK, 256, 32);
+    assert!(
+        !small.product(&ops, stream, &x.device(), &w.device(), &Both::out(&[256, 256]).device()).unwrap()
+    );
     let w = kit.weight(BF16, 32, 64);
     assert!(!Dense::serves(255, &w.device()) && Dense::serves(256, &w.device()));
     let (x, y) = (kit.tensor(&[256, 1, 64], 1.0), Both::out(&[256, 16]));
-    dense.input(&ops, stream, &x.device()).unwrap();
+    assert!(dense.input(&ops, stream, &x.device()).unwrap());
     let error = dense.product(&ops, stream, &x.device(), &w.device(), &y.device()).unwrap_err();
     assert!(error.message.contains("groups of 64 inputs"), "{}", error.message);
     if !hotseam_cuda_emulator::is_real() {
         // The stand-in has no way where rows begin within a word.
         let (w, x, y) = (kit.weight(BF16, 8, 33), kit.tensor(&[256, 1, 33], 1.0), Both::out(&[256, 8]));
-        dense.input(&ops, stream, &x.device()).unwrap();
+        assert!(dense.input(&ops, stream, &x.device()).unwrap());
         assert!(!dense.product(&ops, stream, &x.device(), &w.device(), &y.device()).unwrap());
     }
 }

@@ -5,8 +5,8 @@
 //! row states or none, topk, deterministic, which of equal scores, safe for graphs, row starts or none)`. Argument lists are not
 //! the same in all versions of FlashInfer; another one raises an error in the first call, which conformance makes before a swap.
 
-use hotseam_cuda_kernels::indexer::{Choose, Indexer as Kernels, Scored};
-use hotseam_sdk::abi::{Batch, CompressArgs, SelectArgs, layout};
+use hotseam_cuda_kernels::indexer::{Choose, Indexer as Kernels, Keys, Scored};
+use hotseam_sdk::abi::{Batch, CompressArgs, SelectArgs};
 use hotseam_sdk::layouts::Shape;
 use hotseam_sdk::{Ctx, Error, Host, Info, Plugin, Result, cuda, export_plugin};
 use hotseam_tvm_ffi::{Any, DeviceKernel, Element, Files, Place, Tensor};
@@ -17,20 +17,6 @@ use std::ffi::c_void;
 const MOST_KEPT: u32 = 2048;
 /// `TopKTieBreak::Small`: of equal scores the lower entries, as the stock variant has it.
 const LOWER_ENTRIES: i64 = 1;
-
-/// How index keys are kept.
-#[derive(Debug, Clone, Copy, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Keys {
-    /// As they are computed.
-    F32,
-    /// Rounded to bf16.
-    Bf16,
-    /// Rotated and rounded to e4m3 with one scale a key.
-    Fp8,
-    /// Rotated and rounded to e2m1 with a power of two for every 32 values.
-    Fp4,
-}
 
 /// Options of the variant.
 #[derive(Debug, Clone, serde::Deserialize)]
@@ -86,16 +72,10 @@ impl Plugin for FlashInfer {
     type Options = Options;
 
     fn create(_host: Host, options: Options) -> Result<Self> {
-        let layout = match options.keys {
-            Keys::F32 => layout::KEY_F32,
-            Keys::Bf16 => layout::KEY_BF16,
-            Keys::Fp8 => layout::KEY_FP8_HADAMARD,
-            Keys::Fp4 => layout::KEY_FP4_HADAMARD,
-        };
         let Options { module, module_sha256, runtime, runtime_sha256, .. } = &options;
         let files = Files { module, module_sha256, runtime, runtime_sha256 };
         let topk = Topk(DeviceKernel::load(&files, "radix_topk_ragged_transform")?);
-        Ok(Self { kernels: Kernels::load()?, topk, layout })
+        Ok(Self { kernels: Kernels::load()?, topk, layout: options.keys.layout() })
     }
 
     fn info(&self, shape: Shape) -> Info {

@@ -1,23 +1,9 @@
 //! Stock indexer on a CUDA device: exact scores of all complete entries, keys in f32, bf16, fp8 or fp4.
 
-use hotseam_cuda_kernels::indexer::Indexer as Kernels;
-use hotseam_sdk::abi::{Batch, CompressArgs, SelectArgs, layout};
+use hotseam_cuda_kernels::indexer::{Indexer as Kernels, Keys};
+use hotseam_sdk::abi::{Batch, CompressArgs, SelectArgs};
 use hotseam_sdk::layouts::Shape;
 use hotseam_sdk::{Ctx, Host, Info, Plugin, Result, cuda, export_plugin};
-
-/// How index keys are kept.
-#[derive(Debug, Clone, Copy, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Keys {
-    /// As they are computed.
-    F32,
-    /// Rounded to bf16.
-    Bf16,
-    /// Rotated and rounded to e4m3 with one scale a key.
-    Fp8,
-    /// Rotated and rounded to e2m1 with a power of two for every 32 values.
-    Fp4,
-}
 
 /// Options of the variant.
 #[derive(Debug, Clone, Copy, serde::Deserialize)]
@@ -37,13 +23,7 @@ impl Plugin for Stock {
     type Options = Options;
 
     fn create(_host: Host, options: Options) -> Result<Self> {
-        let layout = match options.keys {
-            Keys::F32 => layout::KEY_F32,
-            Keys::Bf16 => layout::KEY_BF16,
-            Keys::Fp8 => layout::KEY_FP8_HADAMARD,
-            Keys::Fp4 => layout::KEY_FP4_HADAMARD,
-        };
-        Ok(Self { kernels: Kernels::load()?, layout })
+        Ok(Self { kernels: Kernels::load()?, layout: options.keys.layout() })
     }
 
     fn info(&self, shape: Shape) -> Info {

@@ -20,7 +20,7 @@ pub(crate) const ID: usize = 128;
 /// A rank of two, its stream and its buffer. All calls return at once and are followed to their end for a bounded time, so
 /// that a peer that is gone holds nobody; afterwards the communicator is aborted.
 pub(crate) struct Comm {
-    library: &'static Nccl,
+    api: &'static Nccl,
     comm: types::ncclComm_t,
     peer: c_int,
     context: Arc<CudaContext>,
@@ -62,10 +62,10 @@ impl Comm {
         // SAFETY: the context was just bound to this thread.
         let stage = unsafe { result::malloc_sync(STAGE) };
         let stage = stage.map_err(|error| failed(&format!("{STAGE} bytes on device {device}"), error))?;
-        let library = Nccl::open().map_err(refused)?;
+        let api = Nccl::open().map_err(refused)?;
         let (comm, peer) = (std::ptr::null_mut(), 1 - rank);
-        let mut this = Self { library, comm, peer, context, stream, stage, patience };
-        this.comm = library.join(id, rank, 2).map_err(refused)?;
+        let mut this = Self { api, comm, peer, context, stream, stage, patience };
+        this.comm = api.join(id, rank, 2).map_err(refused)?;
         this.settle("the other end", wanted)?;
         Ok(this)
     }
@@ -77,7 +77,7 @@ impl Comm {
     /// Waits until the library has taken what it was given.
     fn settle(&self, what: &'static str, wanted: &dyn Fn() -> bool) -> io::Result<()> {
         // SAFETY: the communicator is live.
-        self.follow(what, wanted, &|| unsafe { self.library.has_taken(what, self.comm) }.map_err(refused))
+        self.follow(what, wanted, &|| unsafe { self.api.has_taken(what, self.comm) }.map_err(refused))
     }
 
     /// Waits until the device has done all of it.
@@ -156,7 +156,7 @@ impl Comm {
         }
         self.bind()?;
         let stream: types::cudaStream_t = self.stream.cu_stream().cast();
-        let (nccl, kind) = (self.library, types::ncclDataType_t::ncclUint8);
+        let (nccl, kind) = (self.api, types::ncclDataType_t::ncclUint8);
         let check = |call, result| nccl.check(call, result).map_err(refused);
         // SAFETY: parts lie inside the buffer, which lives until the communicator has ended; what begins here ends here.
         unsafe {
@@ -188,7 +188,7 @@ impl Drop for Comm {
         // SAFETY: both are live, and used no more. Abort also ends what waits for a peer that is gone.
         unsafe {
             if !self.comm.is_null() {
-                (self.library.comm_abort)(self.comm);
+                (self.api.comm_abort)(self.comm);
             }
             let _ = self.stream.synchronize();
             let _ = result::free_sync(self.stage);

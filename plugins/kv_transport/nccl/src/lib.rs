@@ -1,10 +1,10 @@
-//! Hand-off over NCCL, between workers on different GPUs: NVLink or PCIe within a machine, the network between machines.
+//! Hand-off over NCCL, between workers with a GPU each: NVLink or PCIe within a machine, the network between machines.
 //!
 //! Frames, rooms and refusals are those of `kv-wire`, over a TCP connection; the bytes of each frame go between the two ends as
 //! one group of `ncclSend` and `ncclRecv`. The receiving side copies them into its pages itself.
 //!
 //! CUDA and NCCL are opened when an instance is created, so the file loads where neither is, and says there what it misses. The
-//! two ends need different GPUs, so one instance cannot put to itself.
+//! two ends are ranks of their own, on different GPUs unless NCCL is told otherwise, so one instance cannot put to itself.
 
 mod carrier;
 mod comm;
@@ -63,7 +63,7 @@ export_plugin! {
     ops: [register, put, poll, cancel, endpoint, connect, accept, close],
     name: "kv_transport/nccl", description: "Hand-off over NCCL, between workers that have a GPU each",
     options: r#"{"device": {"type": "integer", "default": 0,
-        "help": "number of the GPU; the two ends of a connection need different ones"},
+        "help": "number of the GPU; the two ends of a connection need different ones, unless NCCL 2.30 or newer has NCCL_MULTI_RANK_GPU_ENABLE=1"},
         "listen": {"type": "string", "default": "127.0.0.1:0",
         "help": "address that a receiving side listens on for frames; port 0 takes a free one"},
         "advertise": {"type": "string", "default": "",

@@ -37,14 +37,14 @@ struct Report {
     graphs: bool,
     bandwidth_gb_per_s: f64,
     peak_tflop_per_s: f64,
-    prefill: Vec<PrefillLine>,
-    steps: Vec<Line>,
+    prefill: Vec<Line<PrefillTime>>,
+    steps: Vec<Line<DecodeTime>>,
 }
 
 #[derive(Debug, Serialize)]
-struct PrefillLine {
+struct Line<T> {
     #[serde(flatten)]
-    time: PrefillTime,
+    time: T,
     /// Least time of such a step.
     floor_ms: f64,
     /// The floor over the median: 1 cannot be passed.
@@ -52,15 +52,13 @@ struct PrefillLine {
     tokens_per_second: f64,
 }
 
-#[derive(Debug, Serialize)]
-struct Line {
-    #[serde(flatten)]
-    time: DecodeTime,
-    /// Least time of such a step.
-    floor_ms: f64,
-    /// The floor over the median: 1 cannot be passed.
-    fraction_of_floor: f64,
-    tokens_per_second: f64,
+impl<T> Line<T> {
+    /// Of a step of so many tokens.
+    fn new(time: T, tokens: usize, median_ms: f64, floor_ms: Option<f64>) -> Self {
+        let floor_ms = floor_ms.unwrap_or(0.0);
+        let (fraction_of_floor, tokens_per_second) = (floor_ms / median_ms, tokens as f64 / median_ms * 1e3);
+        Self { time, floor_ms, fraction_of_floor, tokens_per_second }
+    }
 }
 
 /// Times prefill and decode steps.
@@ -187,30 +185,23 @@ fn formats(model: &Model, table: &Snapshot) -> Option<(KvFormat, KvFormat)> {
     Some((format(table.kv_layout(0))?, keys.map_or(Some(KvFormat::Fp8), format)?))
 }
 
-fn prefill_line(time: PrefillTime, floors: &Option<Roofline>) -> PrefillLine {
-    let is = |row: &&hotseam_checkpoint::plan::roofline::Prefill| row.prompt_tokens == time.rows as u64;
-    let found = floors.as_ref().and_then(|floors| floors.prefill.iter().find(is));
-    let floor_ms = found.map_or(0.0, |row| row.step.floor_ms);
-    PrefillLine {
-        floor_ms,
-        fraction_of_floor: floor_ms / time.median_ms,
-        tokens_per_second: time.rows as f64 / time.median_ms * 1e3,
-        time,
-    }
+fn prefill_line(time: PrefillTime, floors: &Option<Roofline>) -> Line<PrefillTime> {
+    let of = |floors: &Roofline| {
+        let row = floors.prefill.iter().find(|row| row.prompt_tokens == time.rows as u64)?;
+        Some(row.step.floor_ms)
+    };
+    let (tokens, median, floor) = (time.rows, time.median_ms, floors.as_ref().and_then(of));
+    Line::new(time, tokens, median, floor)
 }
 
-fn line(time: DecodeTime, floors: &Option<Roofline>) -> Line {
-    let is = |row: &&hotseam_checkpoint::plan::roofline::Decode| {
-        (row.batch, row.context_tokens) == (time.batch as u64, time.context as u64)
+fn line(time: DecodeTime, floors: &Option<Roofline>) -> Line<DecodeTime> {
+    let of = |floors: &Roofline| {
+        let size = (time.batch as u64, time.context as u64);
+        let row = floors.decode.iter().find(|row| (row.batch, row.context_tokens) == size)?;
+        Some(row.step.floor_ms)
     };
-    let found = floors.as_ref().and_then(|floors| floors.decode.iter().find(is));
-    let floor_ms = found.map_or(0.0, |row| row.step.floor_ms);
-    Line {
-        floor_ms,
-        fraction_of_floor: floor_ms / time.median_ms,
-        tokens_per_second: time.batch as f64 / time.median_ms * 1e3,
-        time,
-    }
+    let (tokens, median, floor) = (time.batch, time.median_ms, floors.as_ref().and_then(of));
+    Line::new(time, tokens, median, floor)
 }
 
 fn text(report: &Report) -> String {
@@ -233,7 +224,7 @@ fn text(report: &Report) -> String {
             heads[0], heads[1], heads[2], heads[3], heads[4], heads[5], heads[6]
         );
     }
-    for PrefillLine { time, floor_ms, fraction_of_floor, tokens_per_second } in &report.prefill {
+    for Line { time, floor_ms, fraction_of_floor, tokens_per_second } in &report.prefill {
         let _ = writeln!(
             text,
             "{:>15}{:>10.3}{:>10.3}{:>10.3}{:>10.3}{:>10.3}{:>10.1}",

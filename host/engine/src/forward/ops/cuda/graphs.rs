@@ -5,8 +5,8 @@
 //! themselves stand outside: NCCL asks that a sum is in a graph on every rank or on none, and which rank has recorded a layer is its
 //! own affair, after a swap on one rank or a step in which a call failed there.
 //!
-//! Receipts count a launch as the calls that it stands for. The last node of every graph adds one to a counter on the device, and once a
-//! step is done the counters must say what the host has launched: a launch that did not run to its end fails the step.
+//! Receipts count a launch as the calls that it stands for. The last node of every graph adds one to its layer's counter on the device,
+//! and once a step is done the counters must say what the host has launched: a launch that did not run to its end fails the step.
 
 use super::super::{Repeat, StepError, Work, do_from};
 use hotseam_cuda::{Buffer, CudaError, Graph, Stream, capture, copy_from_device};
@@ -15,8 +15,6 @@ use std::collections::HashMap;
 
 /// Steps that a graph is kept without being launched.
 const KEPT: u64 = 4096;
-/// Counters, of which every recorded layer has one.
-const COUNTERS: usize = 1 << 15;
 
 #[derive(Debug)]
 enum State {
@@ -31,8 +29,6 @@ enum State {
 #[derive(Debug)]
 struct Entry {
     state: State,
-    /// Where its graphs count, once there are any.
-    counter: Option<usize>,
     last: u64,
 }
 
@@ -44,66 +40,37 @@ pub(super) struct Graphs {
     counters: Counters,
 }
 
-/// How often graphs have run.
+/// How often graphs of each layer have run.
 #[derive(Debug)]
 struct Counters {
-    /// `[COUNTERS]` u64 on the device.
+    /// `[layers]` u64 on the device.
     device: Buffer,
-    /// What the first of them must be.
+    /// What they must be, and what they were.
     launched: Vec<u64>,
-    /// Of those, the ones that no graph has any more.
-    free: Vec<usize>,
-    /// Counter and layer of the launches since the last look.
-    recent: Vec<(usize, u32)>,
-    /// What the device has counted.
     counted: Vec<u64>,
 }
 
 impl Counters {
-    /// A counter for another layer; `None` if all are taken.
-    fn take(&mut self) -> Option<usize> {
-        if let Some(counter) = self.free.pop() {
-            return Some(counter);
-        }
-        (self.launched.len() < COUNTERS).then(|| {
-            self.launched.push(0);
-            self.launched.len() - 1
-        })
+    fn address(&self, layer: u32) -> u64 {
+        self.device.address() + 8 * u64::from(layer)
     }
 
-    fn address(&self, counter: usize) -> u64 {
-        self.device.address() + 8 * counter as u64
-    }
-
-    /// Launches a graph of `layer`, which counts in `counter`.
-    fn launch(
-        &mut self,
-        graph: &Graph,
-        counter: usize,
-        layer: u32,
-        stream: &Stream,
-    ) -> Result<(), CudaError> {
+    /// Launches a graph of `layer`.
+    fn launch(&mut self, graph: &Graph, layer: u32, stream: &Stream) -> Result<(), CudaError> {
         graph.launch(stream)?;
-        self.launched[counter] += 1;
-        self.recent.push((counter, layer));
+        self.launched[layer as usize] += 1;
         Ok(())
     }
 }
 
 impl Graphs {
-    /// None yet.
+    /// None yet, of a model of so many layers.
     ///
     /// # Errors
     /// If there is not the memory.
-    pub(super) fn new() -> Result<Self, CudaError> {
-        let device = Buffer::zeroed(8 * COUNTERS, "the counters of graphs")?;
-        let counters = Counters {
-            device,
-            launched: Vec::new(),
-            free: Vec::new(),
-            recent: Vec::new(),
-            counted: Vec::new(),
-        };
+    pub(super) fn new(layers: usize) -> Result<Self, CudaError> {
+        let device = Buffer::zeroed(8 * layers, "the counters of graphs")?;
+        let counters = Counters { device, launched: vec![0; layers], counted: vec![0; layers] };
         Ok(Self { entries: HashMap::new(), step: 0, counters })
     }
 
@@ -112,12 +79,7 @@ impl Graphs {
         self.step += 1;
         if self.step.is_multiple_of(KEPT) {
             let oldest = self.step - KEPT;
-            let free = &mut self.counters.free;
-            self.entries.retain(|_, entry| {
-                let kept = entry.last > oldest;
-                free.extend(entry.counter.filter(|_| !kept));
-                kept
-            });
+            self.entries.retain(|_, entry| entry.last > oldest);
         }
     }
 
@@ -132,40 +94,29 @@ impl Graphs {
         let Self { entries, step, counters } = self;
         let Some(entry) = entries.get_mut(&key) else {
             do_from(work, 0)?;
-            entries.insert(key, Entry { state: State::Warm, counter: None, last: *step });
+            entries.insert(key, Entry { state: State::Warm, last: *step });
             return Ok(false);
         };
         entry.last = *step;
         match &entry.state {
             State::Graphs(graphs) => {
-                let counter = entry.counter.expect("it was recorded with one");
                 for (part, graph) in graphs.iter().enumerate() {
-                    counters.launch(graph, counter, key.layer, stream)?;
+                    counters.launch(graph, key.layer, stream)?;
                     work.after(part)?;
                 }
                 return Ok(true);
             }
             State::Eager => do_from(work, 0)?,
             State::Warm => {
-                entry.counter = entry.counter.or_else(|| counters.take());
-                let Some(counter) = entry.counter else {
-                    tracing::warn!(
-                        layer = key.layer,
-                        "this layer runs without a graph: {COUNTERS} are recorded"
-                    );
-                    entry.state = State::Eager;
-                    do_from(work, 0)?;
-                    return Ok(false);
-                };
                 let mut graphs = Vec::with_capacity(work.parts());
                 for part in 0..work.parts() {
                     let recorded = capture(stream, || {
                         work.part(part)?;
-                        super::done(kernels.count(stream.raw(), counters.address(counter)))
+                        super::done(kernels.count(stream.raw(), counters.address(key.layer)))
                     });
                     match recorded {
                         Ok(graph) => {
-                            counters.launch(&graph, counter, key.layer, stream)?;
+                            counters.launch(&graph, key.layer, stream)?;
                             graphs.push(graph);
                             work.after(part)?;
                         }
@@ -188,16 +139,12 @@ impl Graphs {
 
     /// Fails unless the device has counted every launch. For when it has done all of them.
     pub(super) fn all_ran(&mut self) -> Result<(), StepError> {
-        let Counters { device, launched, recent, counted, .. } = &mut self.counters;
-        if recent.is_empty() {
-            return Ok(());
-        }
-        counted.resize(launched.len(), 0);
+        let Counters { device, launched, counted } = &mut self.counters;
         copy_from_device(counted, device.address())?;
-        let lost = recent.iter().find(|(counter, _)| counted[*counter] != launched[*counter]).copied();
-        recent.clear();
-        let Some((counter, layer)) = lost else { return Ok(()) };
-        let (ran, wanted) = (counted[counter], launched[counter]);
+        let Some(layer) = (0..launched.len()).find(|layer| counted[*layer] != launched[*layer]) else {
+            return Ok(());
+        };
+        let (ran, wanted) = (counted[layer], launched[layer]);
         // What is lost is lost once.
         launched.copy_from_slice(counted);
         Err(StepError::Device(format!(
@@ -236,7 +183,7 @@ mod tests {
         }
         let _device = Device::open(0).expect("a device");
         let (kernels, stream) = (ops::Ops::load().expect("kernels"), Stream::new().expect("a stream"));
-        let mut graphs = Graphs::new().expect("memory");
+        let mut graphs = Graphs::new(3).expect("memory");
         let step = |graphs: &mut Graphs, layers: u32| {
             graphs.step();
             let launched = (0..layers).map(|layer| {
@@ -252,10 +199,8 @@ mod tests {
             assert_eq!(step(&mut graphs, 3), [expected; 3]);
             graphs.all_ran().expect("all are counted");
         }
-        // What the device has of layer 2 is lost; the others are still right, and nobody asks for it where it was not launched.
+        // What the device has of layer 2 is lost; the others are still right.
         fill(graphs.counters.address(2), 0, 8).expect("written");
-        step(&mut graphs, 2);
-        graphs.all_ran().expect("layer 2 did not run");
         step(&mut graphs, 3);
         let error = graphs.all_ran().expect_err("layer 2 has run 2 times of 8").to_string();
         assert!(error.contains("graphs of layer 2 were launched 8 times and have run 2 times"), "{error}");

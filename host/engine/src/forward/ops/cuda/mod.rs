@@ -13,7 +13,7 @@ use hotseam_abi::{ExpertRef, MIN_WORKSPACE, TensorRef, WeightRef, device, dtype}
 use hotseam_cuda::{Buffer, CudaError, Device, Stream, copy_from_device, copy_to_device_on};
 use hotseam_cuda_kernels::ops;
 use hotseam_kv::Plan;
-use hotseam_model::{Matrix, Model, RopeTable, Tensor};
+use hotseam_model::{Matrix, Model, ModelConfig, RopeTable, Tensor};
 use hotseam_slots::Phase;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ pub(crate) struct Cuda {
     draws: Buffer,
     /// Set if cuBLASLt makes products of many rows in prefill steps.
     dense: Option<RefCell<ops::Dense>>,
-    /// Phase of the step. Decode steps are recorded, which making room for cuBLASLt must not be.
+    /// Phase of the step. Decode steps are recorded, which cuBLASLt's search for a way to make a product must not be.
     phase: Phase,
     /// Set if decode steps are recorded.
     graphs: Option<RefCell<Graphs>>,
@@ -77,7 +77,10 @@ impl Cuda {
             table.device_addresses = [copies[0].address(), copies[1].address()];
             weights.extend(copies);
         }
-        let dense = (sizes.cublaslt != CublasLt::Off).then(ops::Dense::open);
+        let dense = (sizes.cublaslt != CublasLt::Off).then(|| {
+            let (input, weights) = widest(&model.config);
+            ops::Dense::open(sizes.max_rows() * input, weights)
+        });
         let dense = match dense {
             Some(Err(error)) if sizes.cublaslt == CublasLt::Required => {
                 return Err(EngineError::Kernels(error.message));
@@ -92,6 +95,7 @@ impl Cuda {
             }
             None => None,
         };
+        let layers = model.config.num_hidden_layers;
         let lists = |rows: usize| DeviceLists::new(rows, sizes.max_seqs, sizes.max_context);
         let opened = Self {
             kernels: ops::Ops::load().map_err(|e| EngineError::Kernels(e.message))?,
@@ -101,7 +105,7 @@ impl Cuda {
             draws: Buffer::zeroed(sizes.max_seqs * size_of::<Draw>(), "what tokens are drawn by")?,
             dense,
             phase: Phase::Prefill,
-            graphs: sizes.graphs.then(|| Graphs::new().map(RefCell::new)).transpose()?,
+            graphs: sizes.graphs.then(|| Graphs::new(layers).map(RefCell::new)).transpose()?,
             stream: Stream::new()?,
             _weights: weights,
             device,
@@ -145,7 +149,9 @@ impl Cuda {
         };
         let (mut dense, failed) =
             (dense.borrow_mut(), |e: hotseam_cuda_kernels::Error| StepError::Device(e.message));
-        dense.input(&self.kernels, self.raw(), &x).map_err(failed)?;
+        if !dense.input(&self.kernels, self.raw(), &x).map_err(failed)? {
+            return Ok(parts);
+        }
         let mut left = 0;
         for i in 0..parts.len() {
             let (w, y) = parts[i];
@@ -157,6 +163,22 @@ impl Cuda {
         }
         Ok(&mut parts[..left])
     }
+}
+
+/// Values of the widest input of a row, and of the largest matrix, that the host multiplies itself and that may be in FP8.
+fn widest(c: &ModelConfig) -> (usize, usize) {
+    let (heads, o_lora) = (c.num_attention_heads * c.head_dim, c.o_groups * c.o_lora_rank);
+    let (hidden, inner) = (c.hidden_size, c.moe_intermediate_size);
+    let input = [hidden, c.q_lora_rank, heads, o_lora, inner].into_iter().max();
+    let matrices = [
+        heads * c.q_lora_rank,
+        o_lora * heads / c.o_groups,
+        hidden * o_lora,
+        hidden * inner,
+        hidden * c.q_lora_rank,
+        hidden * 2 * c.head_dim,
+    ];
+    (input.unwrap_or(0), matrices.into_iter().max().unwrap_or(0))
 }
 
 /// A failure of a kernel's launcher.
