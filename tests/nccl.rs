@@ -67,7 +67,7 @@ fn answers(server: &Server, length: usize) -> Vec<Value> {
         let prompt: Vec<usize> = (0..20 + i * 30).map(|at| (at * 37 + i * 11) % 500 + 3).collect();
         let ask = json!({"model": "nano-v4", "prompt": prompt, "max_tokens": length, "temperature": 0});
         let answer = server.post("/v1/completions", &ask);
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        assert_eq!(answer.status, 200, "{}\n{}", answer.body, server.said());
         answer.json()["choices"][0]["text"].clone()
     };
     std::thread::scope(|scope| {
@@ -102,7 +102,9 @@ fn ranks_on_a_device_answer_as_one_and_are_swapped() {
                         0 => format!("{}{options}", files[swap % 4]),
                         _ => format!("{seam}/cuda-stock{options}"),
                     };
-                    let (code, out, err) = server.command(&["swap", &select, &variant, "--format", "json"]);
+                    let probation = ["--probation", if is_real() { "8" } else { "1" }, "--wait"];
+                    let args = [&["swap", &select, &variant, "--format", "json"][..], &probation].concat();
+                    let (code, out, err) = server.command(&args);
                     assert_eq!(code, 0, "swap {swap}, {select}: {out}{err}");
                 }
             });

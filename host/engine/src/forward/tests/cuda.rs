@@ -50,4 +50,7 @@ fn ranks_on_a_device_have_the_logits_of_one() {
     let (one, two) = (run(1, true), run(2, true));
     compare("2 ranks on a device", &two, &one);
     assert!(two == run(2, false), "graphs between sums have the bits of single calls");
+    // Each of them has one group of the output projection.
+    assert_eq!(nano().config.o_groups, 4);
+    compare("4 ranks on a device", &run(4, true), &one);
 }

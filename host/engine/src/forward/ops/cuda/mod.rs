@@ -125,7 +125,7 @@ impl Cuda {
         self.stream.raw()
     }
 
-    /// Products of `x` `[rows, groups, k]`, each with its weights into `[rows, groups, n]`.
+    /// Products of `x` `[rows, groups, k]`, each with its weights into `[rows, groups, n]`, of one group into `[rows, n]`.
     fn multiply(&self, shape: [usize; 3], x: &Block, parts: &mut [(WeightRef, TensorRef)]) -> Done {
         let [rows, groups, k] = shape;
         let left = self.dense(x.f32(shape), parts)?;
@@ -262,8 +262,12 @@ impl Ops for Cuda {
     }
 
     fn grouped(&self, rows: usize, groups: usize, x: &Block, w: &Matrix, y: &Block) -> Done {
-        let mut part = [(refs::matrix(w), y.f32([rows, groups, w.n / groups]))];
-        self.multiply([rows, groups, w.k], x, &mut part)
+        // One group, which is what a rank of many has, is a product like any other.
+        let y = match groups {
+            1 => y.f32([rows, w.n]),
+            _ => y.f32([rows, groups, w.n / groups]),
+        };
+        self.multiply([rows, groups, w.k], x, &mut [(refs::matrix(w), y)])
     }
 
     fn queries(
