@@ -68,6 +68,7 @@ Settings read_settings() {
 std::atomic<bool> initialised;
 std::atomic<unsigned> stuck{CUDA_SUCCESS};
 std::atomic<int> retained;
+std::atomic<unsigned long long> context_number;
 int primary_context;   // its address is the handle
 thread_local std::vector<CUcontext> contexts;
 
@@ -214,7 +215,7 @@ EXPORTED CUresult cuDeviceGetPCIBusId(char *text, int length, CUdevice d) {
 EXPORTED CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice d) {
     NEEDS_POINTER(context);
     NEEDS(device(d));
-    ++retained;
+    if (retained++ == 0) ++context_number;
     *context = &primary_context;
     return CUDA_SUCCESS;
 }
@@ -222,7 +223,7 @@ EXPORTED CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice d) {
 EXPORTED CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d) {
     NEEDS(device(d));
     if (retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
-    --retained;
+    if (--retained == 0) unload_modules();
     return CUDA_SUCCESS;
 }
 
@@ -247,6 +248,14 @@ EXPORTED CUresult cuCtxGetCurrent(CUcontext *context) {
     NEEDS_POINTER(context);
     NEEDS(known());
     *context = current_context();
+    return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuCtxGetId(CUcontext context, unsigned long long *id) {
+    NEEDS_POINTER(id);
+    NEEDS(known());
+    if (context && context != &primary_context) return CUDA_ERROR_INVALID_CONTEXT;
+    *id = context_number;
     return CUDA_SUCCESS;
 }
 

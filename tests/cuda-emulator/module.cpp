@@ -167,6 +167,17 @@ CUresult node_of_launch(void *handle, dim3 grid, dim3 block, unsigned shared, vo
     node->launch.params.assign(bytes, bytes + kernel.bytes);
     return CUDA_SUCCESS;
 }
+static void unload(Module *module) {
+    // The functions stay, so that a handle is never given a second time; they are no longer valid.
+    for (auto &[name, function] : module->functions) functions.erase(function.release());
+    delete module;
+}
+
+void unload_modules() {
+    std::lock_guard<std::mutex> lock(mutex);
+    for (Module *module : modules) unload(module);
+    modules.clear();
+}
 
 }   // namespace hotseam_emulated
 
@@ -211,9 +222,7 @@ EXPORTED CUresult cuModuleUnload(CUmodule handle) {
     std::lock_guard<std::mutex> lock(mutex);
     Module *module = static_cast<Module *>(handle);
     if (modules.erase(module) == 0) return CUDA_ERROR_INVALID_HANDLE;
-    // The functions stay, so that a handle is never given a second time; they are no longer valid.
-    for (auto &[name, function] : module->functions) functions.erase(function.release());
-    delete module;
+    unload(module);
     return CUDA_SUCCESS;
 }
 
@@ -251,6 +260,12 @@ EXPORTED CUresult cuFuncSetAttribute(CUfunction handle, int attribute, int value
     if (value < 0 || unsigned(value) > most) return CUDA_ERROR_INVALID_VALUE;
     static_cast<Function *>(handle)->most_dynamic = unsigned(value);
     return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuFuncLoad(CUfunction handle) {
+    NEEDS(usable());
+    if (capture_forbids(false)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    return valid_function(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 EXPORTED CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction handle) {

@@ -112,6 +112,7 @@ const char *op_name(Op op);
 
 CUresult usable();                    // initialised, a context is current, and no launch has failed
 CUresult launchable();                // the same, and launches are not made to fail
+void unload_modules();                // the context has ended
 CUresult stick(CUresult result);      // a failure of a launch stays
 bool valid_stream(const void *stream);
 CUresult idle_stream(const void *stream);   // valid, and not capturing

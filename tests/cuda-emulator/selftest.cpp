@@ -29,6 +29,8 @@ unsigned cuMemcpyHtoD_v2(unsigned long long, const void *, size_t);
 unsigned cuMemcpyDtoH_v2(void *, unsigned long long, size_t);
 unsigned cuMemcpyDtoDAsync_v2(unsigned long long, unsigned long long, size_t, void *);
 unsigned cuMemsetD32Async(unsigned long long, unsigned, size_t, void *);
+unsigned cuDevicePrimaryCtxRelease_v2(int);
+unsigned cuCtxGetId(void *, unsigned long long *);
 unsigned cuModuleLoadData(void **, const void *);
 unsigned cuModuleGetFunction(void **, void *, const char *);
 unsigned cuModuleUnload(void *);
@@ -328,6 +330,18 @@ void graph() {
     GIVES(cuGraphLaunch(exec, stream), 400);
 }
 
+void contexts() {
+    begin();
+    void *context;
+    unsigned long long first, second;
+    GIVES(cuCtxGetId(nullptr, &first), 0);
+    GIVES(cuDevicePrimaryCtxRelease_v2(0), 0);
+    GIVES(cuDevicePrimaryCtxRetain(&context, 0), 0);
+    GIVES(cuCtxGetId(context, &second), 0);
+    CHECK(second != first);
+    GIVES(cuModuleUnload(module), 400);
+}
+
 void images() {
     begin();
     void *m, *f;
@@ -476,6 +490,7 @@ int main(int, char **arguments) {
     test("copies that go on", copies);
     test("numbers of 16 bits", half);
     test("capture and replay of a graph", graph);
+    test("contexts, and modules that end with them", contexts);
     test("images, functions and limits of launches", images);
     test("memory limit", memory_limit, {{"HOTSEAM_EMULATOR_MEMORY", "1000000"}});
     test("strict: host code dies on device memory", strict, {{"HOTSEAM_EMULATOR_STRICT", "1"}});

@@ -182,6 +182,17 @@ pub(crate) fn current_sm() -> Result<u32> {
     capability_of(device)
 }
 
+/// Number of the current context. No other context of this process has it, before or after.
+pub(crate) fn current_context() -> Result<u64> {
+    let (mut context, mut id) = (std::ptr::null_mut(), 0);
+    // SAFETY: the pointers are to writable values of the right types.
+    unsafe {
+        check("cuCtxGetCurrent", sys::cuCtxGetCurrent(&raw mut context))?;
+        check("cuCtxGetId", sys::cuCtxGetId(context, &raw mut id))?;
+    }
+    Ok(id)
+}
+
 /// Free and total bytes of the device whose context is current.
 pub(crate) fn memory_info() -> Result<(u64, u64)> {
     let (mut free, mut total) = (0, 0);

@@ -1,13 +1,13 @@
 //! Kernels: machine code for a device, and launches.
 
-use crate::device::current_sm;
+use crate::device::{current_context, current_sm};
 use crate::error::{CudaError, Result, check};
 use cudarc::driver::sys::{
     self, CUfunction, CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
     CUlaunchConfig, CUmodule, CUresult, CUstream,
 };
 use std::ffi::{CString, c_void};
-use std::sync::Arc;
+use std::sync::{Mutex, PoisonError};
 
 /// Machine code for one compute capability.
 #[derive(Debug, Clone, Copy)]
@@ -18,27 +18,22 @@ pub struct Image {
     pub bytes: &'static [u8],
 }
 
-/// Code that is loaded into the current context.
-#[derive(Debug, Clone)]
-pub struct Module(Arc<Loaded>);
-
-#[derive(Debug)]
-struct Loaded(CUmodule);
+/// Code that is loaded into a context. Like that of a plugin's file it is never unloaded: the driver makes others wait while it loads
+/// or unloads, and a variant that comes back, or one more instance of it, finds its code there.
+#[derive(Debug, Clone, Copy)]
+pub struct Module(CUmodule);
 
 // SAFETY: a module may be used from any thread whose context is the one it was loaded into.
-unsafe impl Send for Loaded {}
+unsafe impl Send for Module {}
 // SAFETY: as above; it is not changed.
-unsafe impl Sync for Loaded {}
+unsafe impl Sync for Module {}
 
-impl Drop for Loaded {
-    fn drop(&mut self) {
-        // SAFETY: loaded once, and no kernel of it is left.
-        let _ = unsafe { sys::cuModuleUnload(self.0) };
-    }
-}
+/// What was loaded, by the number of the context, which no later one has, and the address of the image.
+static LOADED: Mutex<Vec<((u64, usize), Module)>> = Mutex::new(Vec::new());
 
 impl Module {
-    /// Loads the image that is for the current device. May synchronise the device; not for the step loop.
+    /// The image that is for the current device, loaded into the current context if it is not there. May synchronise the device; not
+    /// for the step loop.
     ///
     /// # Errors
     /// If no image is for the device, or the driver refuses it.
@@ -50,15 +45,21 @@ impl Module {
                 found: sm,
             });
         };
+        let key = (current_context()?, image.bytes.as_ptr().addr());
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, module)) = loaded.iter().find(|(other, _)| *other == key) {
+            return Ok(*module);
+        }
         let mut module = std::ptr::null_mut();
         // SAFETY: an image is a whole cubin, which carries its own length.
         check("cuModuleLoadData", unsafe {
             sys::cuModuleLoadData(&raw mut module, image.bytes.as_ptr().cast())
         })?;
-        Ok(Self(Arc::new(Loaded(module))))
+        loaded.push((key, Self(module)));
+        Ok(Self(module))
     }
 
-    /// The kernel of that name.
+    /// The kernel of that name, ready to be launched.
     ///
     /// # Errors
     /// If the module has none.
@@ -67,21 +68,20 @@ impl Module {
         let text = CString::new(name).map_err(|_| missing())?;
         let mut function = std::ptr::null_mut();
         // SAFETY: the pointer is writable; the name is terminated.
-        match unsafe { sys::cuModuleGetFunction(&raw mut function, self.0.0, text.as_ptr()) } {
-            CUresult::CUDA_ERROR_NOT_FOUND => Err(missing()),
-            code => {
-                check("cuModuleGetFunction", code).map(|()| Kernel { function, _module: Arc::clone(&self.0) })
-            }
+        match unsafe { sys::cuModuleGetFunction(&raw mut function, self.0, text.as_ptr()) } {
+            CUresult::CUDA_ERROR_NOT_FOUND => return Err(missing()),
+            code => check("cuModuleGetFunction", code)?,
         }
+        // The driver would load it with its first launch, in a step.
+        // SAFETY: the function was just given.
+        check("cuFuncLoad", unsafe { sys::cuFuncLoad(function) })?;
+        Ok(Kernel(function))
     }
 }
 
-/// A function of a module; it keeps the module loaded.
-#[derive(Debug, Clone)]
-pub struct Kernel {
-    function: CUfunction,
-    _module: Arc<Loaded>,
-}
+/// A function of a module.
+#[derive(Debug, Clone, Copy)]
+pub struct Kernel(CUfunction);
 
 // SAFETY: as for a module.
 unsafe impl Send for Kernel {}
@@ -95,10 +95,8 @@ impl Kernel {
     /// If the device has not so much.
     pub fn allow_shared(&self, bytes: u32) -> Result<()> {
         let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: the function lives as long as its module.
-        check("cuFuncSetAttribute", unsafe {
-            sys::cuFuncSetAttribute(self.function, attribute, bytes as i32)
-        })
+        // SAFETY: the function stays as long as its context.
+        check("cuFuncSetAttribute", unsafe { sys::cuFuncSetAttribute(self.0, attribute, bytes as i32) })
     }
 
     /// Enqueues the kernel with one argument, which is copied. It begins when what is on the stream before it has ended. A grid
@@ -174,12 +172,7 @@ impl Kernel {
         };
         // SAFETY: the caller's contract; the driver copies the argument and the configuration before it returns.
         check("cuLaunchKernelEx", unsafe {
-            sys::cuLaunchKernelEx(
-                &raw const config,
-                self.function,
-                argument.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
+            sys::cuLaunchKernelEx(&raw const config, self.0, argument.as_mut_ptr(), std::ptr::null_mut())
         })
     }
 }

@@ -20,6 +20,8 @@ const SHARED: RawFd = 5;
 const GRACE: Duration = Duration::from_secs(5);
 /// How often the processes are looked at.
 const WATCH: Duration = Duration::from_millis(20);
+/// How long after a rank's links the rank itself may be seen to end.
+const SOON: Duration = Duration::from_millis(500);
 
 /// What runs a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +72,17 @@ impl Children {
     /// Which rank has ended, and how; `None` while all run.
     pub fn ended(&self) -> Option<String> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The same after a link has failed, which it does a moment before the process is seen to have ended: waits for that moment.
+    pub fn ended_soon(&self) -> Option<String> {
+        let start = Instant::now();
+        loop {
+            match self.ended() {
+                None if start.elapsed() < SOON => std::thread::sleep(WATCH),
+                ended => return ended,
+            }
+        }
     }
 }
 

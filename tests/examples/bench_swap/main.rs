@@ -1,16 +1,19 @@
 //! Swaps all five seams back and forth between two files of their stock variants while streams of requests run, and
 //! holds the gaps between tokens in windows with swaps against those in windows without.
 //!
-//! `bench_swap [SWAPS] [PAIRS] [STREAMS] [PROBATION]`: 1000 swaps in 5 pairs of windows under 16 streams, each swap with
-//! 2 steps of probation, by default. A window without swaps follows each window with them and is as long. Prints a table
-//! on standard error and JSON on standard output; exits with 1 if a request failed or a token differed.
+//! `bench_swap [--cuda] [SWAPS] [PAIRS] [STREAMS] [PROBATION]`: 1000 swaps in 5 pairs of windows under 16 streams, each swap
+//! with 2 steps of probation, by default. A window without swaps follows each window with them and is as long. Prints a
+//! table on standard error and JSON on standard output; exits with 1 if a request failed or a token differed.
+//!
+//! With `--cuda` it runs on the emulated device, with `HOTSEAM_CUDA=device` on device 0, decode steps as graphs, and swaps
+//! the four seams of an engine without a pair of phases.
 
 mod memory;
 mod streams;
 
-use hotseam_engine::{Engine, EngineConfig, Topology};
+use hotseam_engine::{Device, Engine, EngineConfig, Topology};
 use hotseam_slots::{Change, Probation, SwapPolicy, SwapRequest, SwapStage};
-use hotseam_tests::{Checkpoint, all, goldens, plugins, rule, slots};
+use hotseam_tests::{Checkpoint, all, cuda, goldens, plugins, rule, slots};
 use memory::Resident;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -19,7 +22,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use streams::{Gap, Tally};
 
-const SEAMS: [(&str, &str); 5] = [
+/// A seam and the name of its stock variant.
+type Stock = (&'static str, &'static str);
+
+const ON_CPU: &[Stock] = &[
     ("attention", "cpu-stock"),
     ("indexer", "cpu-stock"),
     ("moe", "cpu-stock"),
@@ -27,9 +33,13 @@ const SEAMS: [(&str, &str); 5] = [
     ("kv_transport", "local"),
 ];
 
+const ON_CUDA: &[Stock] =
+    &[("attention", "cuda-stock"), ("indexer", "cuda-stock"), ("moe", "cuda-stock"), ("mhc", "cuda-stock")];
+
 /// Swaps one after the other.
 struct Swapper<'a> {
     engine: &'a Engine,
+    seams: &'a [Stock],
     /// A second file of each seam's stock variant.
     twins: Vec<PathBuf>,
     probation: u32,
@@ -40,9 +50,10 @@ struct Swapper<'a> {
 
 impl Swapper<'_> {
     fn swap(&mut self) {
-        let (seam, name) = SEAMS[self.done % SEAMS.len()];
-        let variant = match self.done / SEAMS.len() % 2 {
-            0 => self.twins[self.done % SEAMS.len()].display().to_string(),
+        let place = self.done % self.seams.len();
+        let (seam, name) = self.seams[place];
+        let variant = match self.done / self.seams.len() % 2 {
+            0 => self.twins[place].display().to_string(),
             _ => format!("{seam}/{name}"),
         };
         let probation = Probation { steps: self.probation, ..Probation::default() };
@@ -69,28 +80,37 @@ struct Window {
 }
 
 fn main() -> ExitCode {
+    let (flags, words): (Vec<_>, Vec<_>) = std::env::args().skip(1).partition(|word| word.starts_with("--"));
+    let on_cuda = match flags.as_slice() {
+        [] => false,
+        [flag] if flag == "--cuda" => true,
+        _ => panic!("{flags:?}: expected `--cuda`"),
+    };
+    assert!(!on_cuda || cuda::device(), "no device: build with --features hotseam-tests/cuda");
     let number = |i: usize, default: usize| {
-        std::env::args()
-            .nth(i)
+        words
+            .get(i)
             .map_or(default, |word| word.parse().unwrap_or_else(|_| panic!("`{word}`: expected a number")))
     };
-    let (swaps, pairs, streams) = (number(1, 1000), number(2, 5).max(1), number(3, 16).max(1));
+    let (swaps, pairs, streams) = (number(0, 1000), number(1, 5).max(1), number(2, 16).max(1));
     let model = Checkpoint::Nano.model();
-    let config = EngineConfig {
-        max_seqs: streams,
-        max_context: 512,
-        topology: Topology::Paired,
-        ..EngineConfig::default()
+    let seams = if on_cuda { ON_CUDA } else { ON_CPU };
+    let (device, topology) = match on_cuda {
+        true => (Device::Cuda(0), Topology::Single),
+        false => (Device::Cpu, Topology::Paired),
     };
-    let engine = Engine::start(model.clone(), slots(&model, &config, all("cpu-stock")), config)
-        .unwrap_or_else(|e| panic!("{e}"));
+    let config =
+        EngineConfig { max_seqs: streams, max_context: 512, topology, device, ..EngineConfig::default() };
+    let rules = if on_cuda { cuda::stock("bf16", "bf16") } else { all("cpu-stock") };
+    let engine =
+        Engine::start(model.clone(), slots(&model, &config, rules), config).unwrap_or_else(|e| panic!("{e}"));
     let tokens = goldens::ladder(Checkpoint::Nano).tokens;
     let want = streams::unswapped(&engine, &tokens, streams);
 
     let dir = tempfile::Builder::new().prefix("twins-").tempdir_in(plugins()).expect("a directory");
-    let twins = SEAMS.map(|(seam, name)| twin(&dir, seam, name)).into();
-    let mut swapper =
-        Swapper { engine: &engine, twins, probation: number(4, 2) as u32, done: 0, took: Vec::new() };
+    let twins = seams.iter().map(|(seam, name)| twin(&dir, seam, name)).collect();
+    let probation = number(3, 2) as u32;
+    let mut swapper = Swapper { engine: &engine, seams, twins, probation, done: 0, took: Vec::new() };
     let tally = Tally::default();
     let (windows, gaps, memory) = std::thread::scope(|scope| {
         let clients: Vec<_> = want
@@ -105,7 +125,7 @@ fn main() -> ExitCode {
         std::thread::sleep(Duration::from_secs(20));
         let fresh = Resident::now();
         // Every file is mapped and has its verdict before anything is measured.
-        (0..2 * SEAMS.len()).for_each(|_| swapper.swap());
+        (0..2 * seams.len()).for_each(|_| swapper.swap());
         let warm = Resident::now();
         let mut windows = Vec::new();
         for pair in 0..pairs {
@@ -172,11 +192,11 @@ fn report(
         .collect();
     let max = |row: &Value| row["max_ms"].as_f64().unwrap_or(f64::NAN);
     let ratios: Vec<f64> = rows.chunks_exact(2).map(|pair| max(&pair[0]) / max(&pair[1])).collect();
-    let mut took = swapper.took[2 * SEAMS.len()..].to_vec();
+    let mut took = swapper.took[2 * swapper.seams.len()..].to_vec();
     took.sort_unstable_by(f64::total_cmp);
     let [fresh, warm, last, trimmed] = memory;
     json!({
-        "swaps": swapper.done - 2 * SEAMS.len(), "requests": tally.requests.load(Ordering::Relaxed),
+        "swaps": swapper.done - 2 * swapper.seams.len(), "requests": tally.requests.load(Ordering::Relaxed),
         "failed": tally.failed.load(Ordering::Relaxed), "different": tally.different.load(Ordering::Relaxed),
         "windows": rows, "max_ratios": ratios,
         "swap_ms": {"median": quantile(&took, 0.5), "max": quantile(&took, 1.0)},

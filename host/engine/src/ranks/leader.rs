@@ -113,9 +113,9 @@ impl Leader {
         Some((Steps { links, frame: Vec::new(), answer: Vec::new() }, join))
     }
 
-    /// Why a rank ended, if one has.
+    /// Why a rank that is lost has ended, if it has.
     pub(crate) fn ended(&self) -> Option<String> {
-        self.children.ended()
+        self.children.ended_soon()
     }
 
     /// Has every rank do the same, and hands each answer to `each`.
@@ -196,7 +196,7 @@ fn say(link: &mut Link, of: u32, message: &impl Serialize) -> Result<(), LinkErr
 
 /// What is known of a rank that does not answer.
 fn gone(children: &Children, rank: u32, error: &LinkError) -> String {
-    children.ended().unwrap_or_else(|| format!("rank {rank} does not answer: {error}"))
+    children.ended_soon().unwrap_or_else(|| format!("rank {rank} does not answer: {error}"))
 }
 
 /// What NCCL reads: whether ranks may share a device.
